@@ -92,9 +92,10 @@ class Waited:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """`token_ids` is prompt plus output. KV of the first `num_computed` of them lies in the pages
-    of `block_table`. After preemption `num_computed` is 0 and the output is part of what is
-    prefilled again. What others than the scheduler's steps know of it is in parts of its own.
+    """`token_ids` is prompt plus output; until it first runs, the list is its request's (see
+    `own_tokens`). KV of the first `num_computed` of them lies in the pages of `block_table`. After
+    preemption `num_computed` is 0 and the output is part of what is prefilled again. What others
+    than the scheduler's steps know of it is in parts of its own.
 
     A page of `block_table` may be exchanged between two steps for another which holds the same
     KV (when two sequences computed the same block at once), so it must be read in every step.
@@ -123,6 +124,11 @@ class Sequence:
     usage: Usage = field(default_factory=Usage)
     service: Service = field(default_factory=Service)
     waits: Waited = field(default_factory=Waited)
+
+    def own_tokens(self) -> None:
+        """It runs: from now on tokens may be added to its own list."""
+        if self.token_ids is self.request.prompt_token_ids:
+            self.token_ids = self.token_ids.copy()
 
     @property
     def num_output(self) -> int:

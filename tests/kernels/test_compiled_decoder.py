@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from tenora_kernels import KVLayout, build_attention_layout, reference
 from tenora_kernels.compiled.decoder import (
-    NO_NUMBER,
     DecoderSizes,
     Masks,
     PackedLayer,
@@ -449,18 +448,3 @@ def test_masks_of_another_size_are_refused() -> None:
     for masks in (Masks(first[1:], bits), Masks(first + 1, bits), Masks(first, bits.long())):
         with pytest.raises(RuntimeError, match="mask"):
             decoder.next_tokens(case.rows, masks)
-
-
-def test_logits_that_are_no_numbers_bring_no_token() -> None:
-    """With a mask, too, unless it allows nothing."""
-    model = random_model(torch.float32, "plain")
-    decoder = replace(model, final_norm=torch.full_like(model.final_norm, torch.nan)).packed()
-    case = make_case(torch.float32, torch.float32)
-    case.logits(decoder)
-    count, words = len(case.rows.wanted), -(-SIZES.vocab // 32)
-    assert decoder.next_tokens(case.rows) == [NO_NUMBER] * count
-    bits = torch.zeros(count, words, dtype=torch.int32)
-    bits[1:, 0] = 6
-    place = torch.arange(count, dtype=torch.int32)
-    expected = [0] + [NO_NUMBER] * (count - 1)
-    assert decoder.next_tokens(case.rows, Masks(place, bits.view(-1))) == expected

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from tenora_kernels import BASE_SLOT, KVLayout
 from tenora_kernels.compiled.decoder import (
+    NO_NUMBER,
     DecoderSizes,
+    Masks,
     PackedLayer,
     PackedProjection,
     StepDecoder,
@@ -79,22 +81,25 @@ def make_decoder(dtype: torch.dtype, weights: str, adapters: Adapters) -> StepDe
     return decoder
 
 
-def run(decoder: StepDecoder, row_slot: Tensor, first: int = 0) -> Tensor:
-    """Logits of rows `first`.. of a batch of sequences of one token each."""
+def rows_of(row_slot: Tensor, first: int = 0) -> StepRows:
+    """Rows `first`.. of a batch of sequences of one token each."""
     rows = len(row_slot)
     numbers = torch.arange(first, first + rows)
-    return decoder.next_logits(
-        StepRows(
-            token_ids=numbers * 31 % SIZES.vocab,
-            positions=torch.zeros(rows, dtype=torch.int64),
-            slots=numbers * BLOCK_TOKENS,
-            query_start=torch.arange(rows + 1, dtype=torch.int32),
-            context_len=torch.ones(rows, dtype=torch.int32),
-            block_table=numbers.to(torch.int32).view(rows, 1),
-            row_slot=row_slot,
-            wanted=torch.arange(rows),
-        )
+    return StepRows(
+        token_ids=numbers * 31 % SIZES.vocab,
+        positions=torch.zeros(rows, dtype=torch.int64),
+        slots=numbers * BLOCK_TOKENS,
+        query_start=torch.arange(rows + 1, dtype=torch.int32),
+        context_len=torch.ones(rows, dtype=torch.int32),
+        block_table=numbers.to(torch.int32).view(rows, 1),
+        row_slot=row_slot,
+        wanted=torch.arange(rows),
     )
+
+
+def run(decoder: StepDecoder, row_slot: Tensor, first: int = 0) -> Tensor:
+    """Their logits."""
+    return decoder.next_logits(rows_of(row_slot, first))
 
 
 @pytest.mark.usefixtures("threads")
@@ -131,3 +136,19 @@ def test_compiled_adapters_change_their_own_rows_only() -> None:
     base = run(decoder, torch.full_like(row_slot, BASE_SLOT))
     is_same = (with_adapters == base).all(dim=1)
     assert torch.equal(is_same, row_slot == BASE_SLOT)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
+def test_logits_that_are_no_numbers_bring_no_token(value: float) -> None:
+    """Of an adapter's own rows; with a mask, too, unless it allows nothing."""
+    adapters = pack_adapters(RANKS, SHAPES, torch.float32)
+    adapters.pool.fill_(value)
+    decoder = make_decoder(torch.float32, "as they are", adapters)
+    row_slot = torch.tensor([BASE_SLOT, 0, 1, BASE_SLOT, 3], dtype=torch.int32)
+    base, rows = run(decoder, row_slot).argmax(dim=1).tolist(), rows_of(row_slot)
+    none = NO_NUMBER
+    assert decoder.next_tokens(rows) == [base[0], none, none, base[3], none]
+    bits = torch.zeros(5, -(-SIZES.vocab // 32), dtype=torch.int32)
+    bits[2:, 0] = 1 << 6  # token 6 alone
+    masks = Masks(torch.arange(5, dtype=torch.int32), bits.view(-1))
+    assert decoder.next_tokens(rows, masks) == [0, 0, none, 6, none]

@@ -125,8 +125,9 @@ class MemoryManager:
     def blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_tokens)
 
-    def enter(self, sequence: Sequence) -> None:
-        """A new sequence: it keeps its prefix root, purged or not, until `leave`."""
+    def enter(self, sequence: Sequence, like: Sequence | None = None) -> None:
+        """A new sequence: it keeps its prefix root, purged or not, until `leave`. As much of it is
+        cached as of the one that it is `like`."""
         request = sequence.request
         digest = BASE if request.adapter is None else request.adapter.digest
         root = sequence.prefix.root = self.tree.enter(request.tenant.namespace, digest)
@@ -134,17 +135,19 @@ class MemoryManager:
         root.meter = sequence.usage.meter
         needed = self.blocks(sequence.num_prompt + request.sampling.max_tokens)
         self._own(sequence).enter(needed)
-        self.wait(sequence)
+        self.wait(sequence, like)
 
-    def wait(self, sequence: Sequence) -> None:
+    def wait(self, sequence: Sequence, like: Sequence | None = None) -> None:
         """The sequence waits to run: what it needs of the cache should stay."""
         key = self._adapter_key(sequence.request)
         if key is not None:
             self.adapters.want(key[1], key[0])
-        sequence.prefix.wanted_end = self._match(sequence)
-        self.tree.want(sequence.prefix.wanted_end)
-        sequence.prefix.num_fetches = sequence.prefix.lacked = 0
-        sequence.prefix.looked_ahead = False
+        prefix = sequence.prefix
+        prefix.encoded = like.prefix.encoded if like else prefix.encoded
+        prefix.wanted_end = like.prefix.wanted_end if like else self._match(sequence)
+        self.tree.want(prefix.wanted_end)
+        prefix.num_fetches = prefix.lacked = 0
+        prefix.looked_ahead = False
 
     def stop_waiting(self, sequence: Sequence) -> None:
         """It runs, or has ended."""

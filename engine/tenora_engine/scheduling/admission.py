@@ -221,7 +221,7 @@ def make_sequences(
         Sequence(
             request=request,
             index=index,
-            token_ids=list(request.prompt_token_ids),
+            token_ids=request.prompt_token_ids,
             num_prompt=len(request.prompt_token_ids),
             usage=Usage(meter=meter, residency=residency),
             service=Service(

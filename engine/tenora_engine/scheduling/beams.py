@@ -131,7 +131,7 @@ def give_text(sequence: Sequence, ending: Ending, events: list[Event]) -> Ending
         return ending
     _, beam, reason, stop = best[sequence.index]
     path = beam.path()
-    sequence.token_ids[sequence.num_prompt :] = [each.token_id for each in path]
+    sequence.token_ids = [*request.prompt_token_ids, *(each.token_id for each in path)]
     shown = path if stop is None else path[:-1]
     if shown:
         found = [each.found for each in shown if each.found is not None]

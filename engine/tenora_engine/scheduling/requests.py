@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Items
+from copy import copy
 from typing import TYPE_CHECKING
 
 from tenora_engine.client import AbortReason
@@ -183,6 +184,7 @@ class Requests:
         self._queue.start(sequence, is_express)
         self._running.start(sequence)
         sequence.state = SequenceState.RUNNING
+        sequence.own_tokens()
         sequence.service.slot_step = 0
         if sequence.usage.admitted_s is not None:
             sequence.service.stays_until = len(sequence.token_ids) + self._charges.makes_up_by(
@@ -372,9 +374,9 @@ class Requests:
         changed but that a refused one's adapter is on its way to the host, for the next try."""
         request = sequences[0].request
         for sequence in sequences:
-            self._memory.enter(sequence)
+            self._memory.enter(sequence, sequences[1] if sequence.index > 1 else None)
         try:
-            for sequence in sequences:
+            for sequence in sequences[:2]:  # the first's prompt may be scored; the others are alike
                 self._gate.appraise(sequence, residency, now_s)
         except DeadlineError:
             sequences[0].usage.meter.refuse("deadline")
@@ -384,6 +386,8 @@ class Requests:
             if request.adapter is not None and residency != "device":
                 self._loads.request(request.adapter, request.tenant.key)
             raise
+        for sequence in sequences[2:]:
+            sequence.service = copy(sequences[1].service)
 
     def charge(self, sequence: Sequence, cost: float) -> None:
         """A sequence's tenant."""

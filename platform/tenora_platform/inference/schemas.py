@@ -301,8 +301,7 @@ class ChatCompletionChunk(BaseModel):
 
 
 class TextLogprobs(BaseModel):
-    """The completions API's parallel lists. Alternatives are keyed by their text
-    (`TextProcessor.token_label`). `text_offset` is in characters of the returned text."""
+    """The completions API's parallel lists. Alternatives are keyed by their text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
