@@ -15,6 +15,7 @@ from beam_world import (
     EARLY,
     World,
     check_empty,
+    drawn,
     ends_of,
     events_of,
     make_world,
@@ -27,7 +28,8 @@ from tenora_engine.errors import InvalidRequestError
 from tenora_engine.events import Event, TokenEvent
 from tenora_engine.executor.recording import Planned, Recording
 from tenora_engine.request import BeamSearch, GenerationRequest, SamplingParams, Tenant
-from tenora_engine.step import CopyKV
+from tenora_engine.step import CopyKV, StepPlan, StepResult
+from tenora_kernels.compiled.decoder import NO_NUMBER
 from tiny_llama import PAGE_BYTES
 
 # peft 0.21 asks transformers 5.23 for a property that the latter has renamed.
@@ -145,6 +147,42 @@ def test_a_failed_step_ends_the_search(world: World, monkeypatch: pytest.MonkeyP
         check_empty(engine)
         again = search(chance, "again")
         assert texts_of(events_of(engine, [again]), again) == world.texts(again)
+
+
+@pytest.mark.parametrize("sick", range(3))
+def test_a_beam_without_numbers_ends_the_search_and_nothing_else(
+    world: World, monkeypatch: pytest.MonkeyPatch, sick: int
+) -> None:
+    """Whichever of them it is: those before it in the step have their candidates by then."""
+    beams = SamplingParams(temperature=0, n=3, max_tokens=12, ignore_eos=True, beams=BeamSearch())
+    chance = random.Random(8)
+    other = drawn(chance, "other")
+    with running(world) as engine:
+        alone = texts_of(events_of(engine, [other]), other)
+        engine.submit(msgspec.structs.replace(search(chance, "r"), sampling=beams))
+        engine.submit(other)
+        events = [event for _ in range(3) for event in engine.step()]
+        execute = engine._executor.execute
+
+        def without_numbers(plan: StepPlan) -> StepResult | None:
+            result = execute(plan)
+            assert result is not None
+            for row, item in enumerate(engine._scheduler.scheduled(plan)):
+                if (item.sequence.request.request_id, item.sequence.index) == ("r", sick):
+                    result.token_ids[row][:] = [NO_NUMBER]
+            return result
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._executor, "execute", without_numbers)
+            made = engine.step()
+        engine.check_integrity()
+        assert [(end.index, end.fault) for end in ends_of(made)] == [
+            (index, "weights") for index in (2, 1, 0)
+        ]
+        while engine.has_work:
+            made += engine.step()
+        check_empty(engine)
+        assert texts_of([*events, *made], other) == alone
 
 
 def test_an_engine_that_stops_meters_all_beams(world: World) -> None:

@@ -30,7 +30,14 @@ from tenora_engine.grammar import checker as checker_module
 from tenora_engine.grammar import compiler as compiler_module
 from tenora_engine.grammar.checker import NICENESS, Checker
 from tenora_engine.grammar.compiler import COST_KEPT_S, TENANT_CACHED_MAX, GrammarCompiler
-from tenora_engine.grammar.guide import TOO_SLOW, Guide, Vocabulary, next_masks
+from tenora_engine.grammar.guide import (
+    ALLOWANCE_S,
+    TENANT_ALLOWANCES,
+    TOO_SLOW,
+    Guide,
+    Vocabulary,
+    next_masks,
+)
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
 from tiny_folder import write_tiny_folder
@@ -410,3 +417,21 @@ def test_a_mask_that_cannot_be_made_is_its_own_guide_s_fault(
     assert not bad.advance(a)
     assert bad.forced_tokens() == []
     assert bad.validate([a]) == 0
+
+
+def test_who_spends_all_that_its_grammars_may_take_brings_no_new_ones(
+    compiler: GrammarCompiler,
+) -> None:
+    """Each text has an allowance of its own, and there are as many texts as somebody writes."""
+    kept = []
+    for number in range(TENANT_ALLOWANCES + 1):
+        [guide] = compiler.guides(request("slow", regex(number))).result(PATIENCE_S)
+        kept.append(guide)
+        guide.allowance.spend(ALLOWANCE_S)
+    with pytest.raises(QueueFullError, match="too long") as refused:
+        compiler.guides(request("new", regex(50))).result(PATIENCE_S)
+    assert 1000 < refused.value.retry_after_ms < 60_000
+    with pytest.raises(InvalidRequestError, match=TOO_SLOW):
+        compiler.guides(request("again", regex(0))).result(PATIENCE_S)
+    compiler.guides(request("other", regex(50), "b")).result(PATIENCE_S)
+    assert all(guide.allowance.is_spent for guide in kept)

@@ -20,6 +20,7 @@ from tenora_engine.grammar.guide import (
     ALLOWANCE_S,
     ALLOWANCE_SHARE,
     SLOW_S,
+    TENANT_ALLOWANCES,
     Allowance,
     Guide,
     Vocabulary,
@@ -177,6 +178,26 @@ def test_slow_masks_are_paid_for() -> None:
     assert is_spent([ALLOWANCE_S, 0.01])
     clock[0] = 0.011 / ALLOWANCE_SHARE
     assert not is_spent([])
+
+
+def test_a_tenant_has_one_allowance_however_many_grammars_it_writes() -> None:
+    """Those of its grammars that were never slow go on."""
+    clock = [0.0]
+    tenant = Allowance(lambda: clock[0], times=TENANT_ALLOWANCES)
+    grammars = [Allowance(lambda: clock[0], tenant=tenant) for _ in range(50)]
+    quick = Allowance(lambda: clock[0], tenant=tenant)
+    taken_s = 0.0
+    for grammar in grammars:
+        while not grammar.is_spent and taken_s < 10:
+            grammar.spend(0.01)
+            quick.spend(SLOW_S / 2)
+            taken_s += 0.01
+    # Of each a first mask, before it is known to be slow: no more are compiled by then.
+    assert taken_s < TENANT_ALLOWANCES * ALLOWANCE_S + 0.02 + 0.01 * len(grammars)
+    assert not quick.is_spent
+    assert tenant.is_spent
+    clock[0] = tenant.spent_for_s + 0.1
+    assert not tenant.is_spent
 
 
 @pytest.mark.parametrize("mask", [mask_on_host, mask_on_device])

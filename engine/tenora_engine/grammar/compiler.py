@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import (
@@ -24,7 +25,14 @@ from tenora_engine.errors import (
     QueueFullError,
 )
 from tenora_engine.grammar.checker import NICENESS, Checker, GrammarCostError
-from tenora_engine.grammar.guide import SLOW_S, TOO_SLOW, Guide, Vocabulary
+from tenora_engine.grammar.guide import (
+    SLOW_S,
+    TENANT_ALLOWANCES,
+    TOO_SLOW,
+    Allowance,
+    Guide,
+    Vocabulary,
+)
 from tenora_engine.request import GenerationRequest, Grammar
 
 THREADS = 2
@@ -72,6 +80,8 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._compiled: OrderedDict[Key, Guide | Refusal] = OrderedDict()
         self._cached: Counter[str] = Counter()  # by namespace
+        # By namespace, while there are guides that draw on it.
+        self._allowances: WeakValueDictionary[str, Allowance] = WeakValueDictionary()
         self._jobs: dict[Key, _Job] = {}
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by namespace
         self._busy: set[str] = set()  # namespaces of which one is being compiled
@@ -145,6 +155,7 @@ class GrammarCompiler:
                 return known
             job = self._jobs.get(key)
             if job is None:
+                self._refuse_debtor(namespace)
                 line = self._waiting.get(namespace, ())
                 if len(line) >= WAITING_MAX:
                     raise QueueFullError(f"{len(line)} grammars of this tenant wait already")
@@ -157,6 +168,16 @@ class GrammarCompiler:
                 self._pool.submit(self._work)
             job.asked.append((count, future))
         return None
+
+    def _refuse_debtor(self, namespace: str) -> None:
+        """Raises QueueFullError where a tenant's grammars have been too slow: what a new one costs
+        is seen only when it is followed."""
+        allowance = self._allowances.get(namespace)
+        if allowance is not None and allowance.is_spent:
+            raise QueueFullError(
+                "this tenant's grammars have taken too long to follow; send other ones later",
+                math.ceil(allowance.spent_for_s * 1000),
+            )
 
     def _check(self, grammar: Grammar) -> None:
         if len(grammar.text.encode(errors="surrogatepass")) > self._max_bytes:
@@ -171,7 +192,7 @@ class GrammarCompiler:
     def _work(self) -> None:
         """Compile what waits, tenants in turn, until nothing is left that may be begun."""
         while (job := self._next()) is not None:
-            made = self._compile(job.grammar)
+            made = self._compile(job.grammar, job.key[0])
             with self._lock:
                 self._busy.discard(job.key[0])
                 if self._jobs.pop(job.key, None) is None:
@@ -193,7 +214,7 @@ class GrammarCompiler:
                     return job
         return None
 
-    def _compile(self, grammar: Grammar) -> Made:
+    def _compile(self, grammar: Grammar, namespace: str) -> Made:
         try:
             text = self._checker().check(grammar, self._timeout_s)
         except GrammarCostError as error:
@@ -203,7 +224,7 @@ class GrammarCompiler:
         except Exception as error:
             return _unknown(grammar, error)
         try:
-            return self._guide(text)
+            return self._guide(text, namespace)
         except InvalidRequestError as error:
             return error
         except ValueError as error:  # the library's reason
@@ -213,15 +234,23 @@ class GrammarCompiler:
         except BaseException as error:  # a panic of the library, by what it was given
             return self._refused(f"the grammar could not be compiled: {error}", COST_KEPT_S)
 
-    def _guide(self, text: str) -> Guide | Refusal:
+    def _guide(self, text: str, namespace: str) -> Guide | Refusal:
         """Of what the checker has passed. Where its beginning is slow some more of it is looked
         at."""
         vocabulary, started_s = self._the_vocabulary(), time.thread_time()
-        guide = Guide(vocabulary, vocabulary.matcher(text))
+        guide = Guide(vocabulary, vocabulary.matcher(text), self._allowance(namespace))
         if time.thread_time() - started_s > SLOW_S and guide.is_too_slow():
             return self._refused(TOO_SLOW, COST_KEPT_S)
         self.num_compiled += 1
         return guide
+
+    def _allowance(self, namespace: str) -> Allowance:
+        """Of a new grammar."""
+        with self._lock:
+            of_all = self._allowances.get(namespace)
+            if of_all is None:
+                of_all = self._allowances[namespace] = Allowance(times=TENANT_ALLOWANCES)
+        return Allowance(tenant=of_all)
 
     def _refused(self, reason: str, for_s: float = math.inf) -> Refusal:
         self.num_refused += 1

@@ -28,6 +28,9 @@ ALLOWANCE_S = 0.1
 ALLOWANCE_SHARE = 0.01
 """What a grammar's slow masks may take at once, and of all time: everybody waits for them."""
 
+TENANT_ALLOWANCES = 2
+"""Of a grammar, what those of all grammars of a tenant may take: there are as many as it writes."""
+
 TOO_SLOW = "the grammar takes too long to follow"
 
 TRIED_TOKENS = 16
@@ -108,27 +111,50 @@ class Vocabulary:
 
 
 class Allowance:
-    """Of one compiled grammar, for all who follow it."""
+    """Of one compiled grammar, for all who follow it; or of all that a tenant has, which those of
+    its grammars draw on, too."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        times: int = 1,
+        tenant: Allowance | None = None,
+    ) -> None:
         self._clock = clock
-        self._left_s = ALLOWANCE_S
+        self._times = times
+        self._tenant = tenant
+        self._was_slow = False
+        self._left_s = times * ALLOWANCE_S
         self._at_s = clock()
 
     @property
     def is_spent(self) -> bool:
+        """A tenant's is spent for those of its grammars alone that have ever been slow."""
         self._refill()
-        return self._left_s < 0
+        if self._left_s < 0:
+            return True
+        return self._was_slow and self._tenant is not None and self._tenant.is_spent
+
+    @property
+    def spent_for_s(self) -> float:
+        """Until it is spent no more, if nothing draws on it."""
+        self._refill()
+        return max(-self._left_s, 0.0) / (self._times * ALLOWANCE_SHARE)
 
     def spend(self, seconds: float) -> None:
         """A mask has taken so long."""
         if seconds > SLOW_S:
+            self._was_slow = True
             self._refill()
             self._left_s -= seconds
+            if self._tenant is not None:
+                self._tenant.spend(seconds)
 
     def _refill(self) -> None:
         now_s = self._clock()
-        self._left_s = min(self._left_s + (now_s - self._at_s) * ALLOWANCE_SHARE, ALLOWANCE_S)
+        came_s = (now_s - self._at_s) * self._times * ALLOWANCE_SHARE
+        self._left_s = min(self._left_s + came_s, self._times * ALLOWANCE_S)
         self._at_s = now_s
 
 

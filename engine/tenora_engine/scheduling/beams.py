@@ -48,10 +48,13 @@ class Beams:
 
     def advance(self) -> int:
         """Each search of which all beams have their candidates goes on by a token, or ends; in the
-        others, those that have theirs wait. Returns how many tokens were generated."""
+        others, those that have theirs wait. One that another of its beams has ended in the same
+        step is over. Returns how many tokens were generated."""
         delivered, self.delivered = self.delivered, {}
         added = 0
         for request_id, sequences in delivered.items():
+            if sequences[0].state is SequenceState.FINISHED:
+                continue
             flight = self._requests.flights[request_id]
             group = sequences[0].beams
             assert group is not None
