@@ -260,7 +260,7 @@ class Engine:
             return self._fail(plan, error)
         retry = StepRetry(lambda rows: self._execute_part(plan, rows))
         try:
-            retry.run(len(plan.rows), is_fatal)
+            retry.run(self._scheduler.in_flight.owners(plan), is_fatal)
         except Exception as fatal:
             return self._fail(plan, fatal)
         if len(retry.failed) == len(plan.rows):

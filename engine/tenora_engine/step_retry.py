@@ -14,11 +14,15 @@ RETRIES_MAX = 64
 """Parts of one step that are run. Halving finds one row of 256 in 16, and four in at most 58; what
 has not been run alone by then fails with its part."""
 
+Owner = tuple[str, str]
+"""Of a row: its tenant, and its request."""
+
 
 @dataclass
 class StepRetry:
     """Runs parts of a step by `execute`, which raises what a part raises. `failed` has what each of
-    the rows raised that could not be run."""
+    the rows raised that could not be run. Parts are divided between tenants first, then between
+    requests: whoever has many rows that cannot be run shares few parts with others."""
 
     execute: Callable[[Sequence[int]], StepResult]
     failed: dict[int, Exception] = field(default_factory=dict)
@@ -26,13 +30,16 @@ class StepRetry:
     _logprobs: dict[int, list[TokenLogprob] | None] = field(default_factory=dict)
     _embeddings: dict[int, list[float]] = field(default_factory=dict)
 
-    def run(self, num_rows: int, is_fatal: Callable[[Exception], bool]) -> None:
-        """Raises the error of a part that `is_fatal`; nothing can be run after it."""
-        parts = _halves(range(num_rows))
+    def run(self, owners: Sequence[Owner], is_fatal: Callable[[Exception], bool]) -> None:
+        """`owners` has one for each row. Raises the error of a part that `is_fatal`; nothing can be
+        run after it."""
+        rows = sorted(range(len(owners)), key=lambda row: owners[row])
+        parts = _halves(rows, owners)
         for _ in range(RETRIES_MAX):
             if not parts:
                 return
-            part = parts.pop(0)
+            divided = parts.pop(0)
+            part = sorted(divided)
             try:
                 self._take(part, self.execute(part))
             except Exception as error:
@@ -40,7 +47,7 @@ class StepRetry:
                     raise
                 self.failed |= dict.fromkeys(part, error)
                 if len(part) > 1:
-                    parts += _halves(part)
+                    parts += _halves(divided, owners)
         return
 
     def result(self) -> StepResult:
@@ -62,9 +69,15 @@ class StepRetry:
             self.failed.pop(row, None)
 
 
-def _halves(rows: Sequence[int]) -> list[Sequence[int]]:
-    """One row is a part by itself."""
+def _halves(rows: Sequence[int], owners: Sequence[Owner]) -> list[Sequence[int]]:
+    """Of rows in the order of their owners. One row is a part by itself."""
     middle = len(rows) // 2
+    if rows and owners[rows[0]] != owners[rows[-1]]:
+        # Where the tenants differ that is more than that their requests do.
+        level = 1 if owners[rows[0]][0] != owners[rows[-1]][0] else 2
+        names = [owners[row][:level] for row in rows]
+        ends = (end for end in range(1, len(rows)) if names[end - 1] != names[end])
+        middle = min(ends, key=lambda end: abs(end - middle))
     return [half for half in (rows[:middle], rows[middle:]) if half]
 
 

@@ -404,7 +404,8 @@ def test_a_mask_that_cannot_be_made_is_its_own_guide_s_fault(
             def panics(*_: object) -> None:
                 raise Panic
 
-            return (lambda: "") if name == "get_error" else panics
+            kept = {"get_error": lambda: "", "deep_copy": lambda: self}
+            return kept.get(name, panics)
 
     good, bad = compiler.guides(request("two", Grammar("regex", "ab"), n=2)).result(PATIENCE_S)
     [a] = good.vocabulary.tokenizer.tokenize_str("a")
@@ -415,6 +416,7 @@ def test_a_mask_that_cannot_be_made_is_its_own_guide_s_fault(
     assert bad.error is not None
     assert good.error is None
     assert not bad.advance(a)
+    assert bad.ahead([a]).error is not None
     assert bad.forced_tokens() == []
     assert bad.validate([a]) == 0
 

@@ -137,10 +137,32 @@ def test_rows_are_found_by_halves(num_rows: int, bad: set[int]) -> None:
         return StepResult([[row] for row in rows], [None for _ in rows])  # type: ignore[attr-defined]
 
     retry = StepRetry(execute)
-    retry.run(num_rows, lambda error: False)
+    retry.run([("t", "r")] * num_rows, lambda error: False)
     assert set(retry.failed) == bad
     assert retry.result().token_ids == [[row] for row in range(num_rows) if row not in bad]
     assert times <= RETRIES_MAX
+
+
+@given(
+    owners=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), min_size=1, max_size=256),
+    bad=st.integers(0, 20),
+)
+def test_a_tenant_with_many_bad_rows_takes_nobody_along(
+    owners: list[tuple[int, int]], bad: int
+) -> None:
+    """More of them than could be found one by one."""
+    of_bad = {row for row, (tenant, _) in enumerate(owners) if tenant == bad}
+
+    def execute(rows: object) -> StepResult:
+        assert rows == sorted(rows)  # type: ignore[call-overload]
+        if of_bad & set(rows):  # type: ignore[call-overload]
+            raise ValueError
+        return StepResult([[row] for row in rows], [None for _ in rows])  # type: ignore[attr-defined]
+
+    retry = StepRetry(execute)
+    retry.run([(str(tenant), str(request)) for tenant, request in owners], lambda error: False)
+    assert set(retry.failed) == of_bad
+    assert retry.result().token_ids == [[row] for row in range(len(owners)) if row not in of_bad]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -177,7 +178,9 @@ class Guide:
         """What it would be after these tokens, which it allows."""
         other = self.copy()
         for token_id in token_ids:
-            other.matcher.consume_token(token_id)
+            if not _safely(partial(other.matcher.consume_token, token_id), otherwise=False):
+                other.error = other._failure()
+                break
         return other
 
     def fill(self, address: int, num_bytes: int) -> bool:

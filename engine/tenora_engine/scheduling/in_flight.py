@@ -57,6 +57,11 @@ class StepsInFlight:
         self._steps[part.number] = step
         return part
 
+    def owners(self, plan: StepPlan) -> list[tuple[str, str]]:
+        """Of each row of a plan the tenant's key and the request's id."""
+        requests = [item.sequence.request for item in self._steps[plan.number].items]
+        return [(request.tenant.key, request.request_id) for request in requests]
+
     def fail(self, plan: StepPlan, errors: Mapping[int, str]) -> None:
         """These rows could not be executed: their sequences end in "error"; what earlier steps
         computed stays. The others have been, in parts; where there are none the step is over."""
