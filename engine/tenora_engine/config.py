@@ -67,6 +67,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_prefill_chunk: int = 256  # tokens of one tenant beside others
     max_waiting: int = 1024  # sequences in the queue
     max_tenant_waiting: int = 256  # of one tenant
+    max_request_bytes: int = 256 * 1024**2  # prompts and more of requests in flight, on the host
     max_adapters: int = 256  # adapter slots on the device
     max_rank: int = 128
     max_draft_tokens: int = 16  # of a sequence, verified in one step; 0 = none

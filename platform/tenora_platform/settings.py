@@ -205,6 +205,9 @@ class Settings(BaseSettings):
     """Sequences in the queue; more are refused."""
     max_tenant_waiting: int = Field(default=256, ge=1)
     """Of one tenant."""
+    max_request_memory: Size = 256 * 1024**2
+    """Host memory for prompts, predictions and grammars of requests in flight; a tenant has a
+    quarter of it, or its one request. What would exceed it is refused."""
     max_grammar: Size = 64 * 1024
     """The largest text of a grammar or JSON schema that answers are to follow."""
     grammar_timeout_ms: int = Field(default=1000, ge=1)
@@ -342,6 +345,7 @@ class Settings(BaseSettings):
             max_prefill_chunk=self.max_prefill_chunk or usual.max_prefill_chunk,
             max_waiting=self.max_waiting,
             max_tenant_waiting=self.max_tenant_waiting,
+            max_request_bytes=self.max_request_memory,
             max_grammar_bytes=self.max_grammar,
             grammar_timeout_ms=self.grammar_timeout_ms,
             max_adapters=self.max_adapters,

@@ -10244,8 +10244,7 @@ export interface components {
         };
         /**
          * Tokens
-         * @description `token_strs` only where `return_token_strs` asked for them; a token that is part of a
-         *     character only is `bytes:\xe6\xb0`.
+         * @description `token_strs` only where `return_token_strs` asked for them.
          */
         Tokens: {
             /** Count */

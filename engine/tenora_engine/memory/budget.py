@@ -94,7 +94,11 @@ def beyond_machine(resolved: ResolvedConfig, machine: Machine) -> str | None:
     """What to tell an operator whose budget is more than the process may have; else None. Pages are
     touched when they are first used, so that it would be killed some day, not at its start."""
     config = resolved.engine
-    needed = config.host_adapter_bytes + resolved.num_host_pages * resolved.page_bytes
+    needed = (
+        config.host_adapter_bytes
+        + config.max_request_bytes
+        + resolved.num_host_pages * resolved.page_bytes
+    )
     needed += resolved.memory_bytes if config.device == "cpu" else 0
     if needed <= machine.memory_bytes:
         return None
@@ -244,6 +248,7 @@ def describe(resolved: ResolvedConfig) -> str:
     parts.append(("budget", resolved.memory_bytes, f"context up to {model.context_tokens} tokens"))
     host_kv = 0 if config.strict_isolation else config.host_kv_bytes // resolved.page_bytes
     note = f"{'pinned ' if is_cuda else ''}host memory, beside the budget"
+    parts.append(("requests", config.max_request_bytes, "prompts in flight; beside the budget"))
     parts.append(("host tier", config.host_adapter_bytes, f"adapters; {note}"))
     if host_kv:
         parts.append(("host KV", host_kv * resolved.page_bytes, f"{host_kv} pages; {note}"))

@@ -37,6 +37,7 @@ from tenora_engine.scheduling.meters import (
 )
 from tenora_engine.scheduling.pins import Pins
 from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.scheduling.request_bytes import RequestBytes
 from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Flight, Sequence, SequenceState
@@ -80,6 +81,7 @@ class Requests:
         self._clock = clock
         self.flights: dict[str, Flight] = {}
         self._tenants: Counter[str] = Counter()  # requests in flight
+        self._bytes = RequestBytes(config.engine.max_request_bytes)
         self._num_sequences = 0
         self.held = Held(queue, waits)
         self._deadlines = Deadlines(memory.costs)
@@ -109,17 +111,14 @@ class Requests:
         self.changes += 1
         key, held = request.tenant.key, self.held.by_tenant
         meter = self._telemetry.meter(service_class(request.tenant.tier), key)
-        try:
-            self._memory.register(request.tenant)
-        except QueueFullError:
-            meter.refuse("queue_full")
-            raise
-        check_share(self._config, request, self._memory)
         if request.request_id in self.flights:
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
         try:
+            self._memory.register(request.tenant)
+            check_share(self._config, request, self._memory)
+            self._bytes.check_room(request)
             self._gate.check_room(request.tenant, request.sampling.n, held.total(), held[key])
         except QueueFullError:
             meter.refuse("queue_full")
@@ -136,6 +135,7 @@ class Requests:
         first = sequences[:1] if holds else sequences
         flight = self.flights[request.request_id] = Flight(request, list(sequences), [])
         self._tenants[key] += 1
+        self._bytes.add(request)
         if len(first) < len(sequences):
             self.held.hold(flight, sequences[1:], now_s)
         for sequence in first:
@@ -336,6 +336,7 @@ class Requests:
             self._release_held(flight)
         if not flight.sequences:
             del self.flights[sequence.request.request_id]
+            self._bytes.remove(sequence.request)
             key = sequence.request.tenant.key
             self._tenants[key] -= 1
             if not self._tenants[key]:

@@ -157,11 +157,11 @@ def check_model(settings: Settings) -> Finding:
 
 
 def check_memory(settings: Settings) -> Finding:
-    """The budget, and the engine's tiers on the host, which are beside it, against what the process
-    may have."""
+    """The budget, and the engine's tiers and requests on the host, which are beside it, against
+    what the process may have."""
     machine = this_machine()
     device = settings.resolved_device()
-    beside = settings.host_adapter_bytes(device)
+    beside = settings.host_adapter_bytes(device) + settings.max_request_memory
     beside += 0 if settings.strict_isolation else settings.host_kv_memory
     if device == "cuda":
         budget = "what is free" if settings.memory is None else _gib(settings.memory)
@@ -169,7 +169,7 @@ def check_memory(settings: Settings) -> Finding:
     else:
         budget_bytes = settings.memory or default_memory_bytes(machine)
         needed, text = budget_bytes + beside, f"budget {_gib(budget_bytes)}"
-    text += f" and {_gib(beside)} of host tiers; {machine.describe_memory()}"
+    text += f" and {_gib(beside)} of host tiers and requests; {machine.describe_memory()}"
     if needed <= machine.memory_bytes:
         return Finding("memory", "ok", text)
     if needed - beside > machine.memory_bytes:

@@ -1,0 +1,124 @@
+"""Memory of requests in flight: counted as it is, and one tenant's never refuses another."""
+
+from __future__ import annotations
+
+import tracemalloc
+from random import Random
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from engine_fakes import Rig, make_config, make_request, make_tenant
+from tenora_engine.errors import QueueFullError
+from tenora_engine.request import GenerationRequest, Grammar
+from tenora_engine.scheduling.request_bytes import (
+    HARD_LIMIT,
+    PROMPT_TOKEN_BYTES,
+    TENANT_SHARE,
+    RequestBytes,
+    request_bytes,
+)
+
+MIB = 1024**2
+
+
+def request(number: int, tenant: str, tokens: int, n: int = 1) -> GenerationRequest:
+    return make_request(f"r{number}", [1] * tokens, tenant=make_tenant(tenant), n=n)
+
+
+def of_size(number: int, tenant: str, mib: float) -> GenerationRequest:
+    return request(number, tenant, int(mib * MIB / PROMPT_TOKEN_BYTES))
+
+
+def admits(held: RequestBytes, wanted: GenerationRequest) -> bool:
+    try:
+        held.check_room(wanted)
+    except QueueFullError:
+        return False
+    held.add(wanted)
+    return True
+
+
+def test_a_long_prompt_counts_what_it_takes() -> None:
+    """As it comes over the wire: each number an object of its own."""
+    wire = msgspec.msgpack.encode([1000 + k for k in range(120_000)])
+    tracemalloc.start()
+    prompt = msgspec.msgpack.decode(wire, type=list[int])
+    own = list(prompt)
+    encoded = b"".join(token.to_bytes(4, "little") for token in prompt)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(own) * 4 == len(encoded)
+    assert request_bytes(request(0, "a", 120_000)) == pytest.approx(taken, rel=0.1)
+
+
+def test_samples_share_their_prompt_and_all_that_comes_along_counts() -> None:
+    one, many = (request_bytes(request(0, "a", 30_000, n)) for n in (1, 128))
+    assert many - one < 0.2 * one
+    plain = request(0, "a", 10)
+    bare = request_bytes(plain)
+    sampling = plain.sampling
+    for more in (
+        msgspec.structs.replace(plain, prediction_token_ids=[5] * 10_000),
+        msgspec.structs.replace(
+            plain,
+            sampling=msgspec.structs.replace(sampling, grammar=Grammar("regex", "x" * 60_000)),
+        ),
+        msgspec.structs.replace(
+            plain,
+            sampling=msgspec.structs.replace(sampling, logit_bias=dict.fromkeys(range(8000), 1.0)),
+        ),
+        msgspec.structs.replace(plain, context={"text": "y" * 50_000}),
+    ):
+        assert request_bytes(more) > bare + 100_000
+
+
+@settings(max_examples=100)
+@given(
+    asked=st.lists(st.tuples(st.sampled_from("abcdef"), st.floats(0.1, 40)), max_size=60),
+    ended=st.randoms(use_true_random=False),
+)
+def test_nobody_is_refused_for_anothers_bytes(
+    asked: list[tuple[str, float]], ended: Random
+) -> None:
+    most = 64 * MIB
+    held, flying = RequestBytes(most), dict[int, GenerationRequest]()
+    for number, (tenant, mib) in enumerate(asked):
+        wanted = of_size(number, tenant, mib)
+        own = [r for r in flying.values() if r.tenant.key == tenant]
+        others = {r.tenant.key for r in flying.values()} | {tenant}
+        size = request_bytes(wanted)
+        share = min(most // len(others), most // TENANT_SHARE)
+        is_within = not own or sum(map(request_bytes, own)) + size <= share
+        total = sum(map(request_bytes, flying.values()))
+        has_room = total + size <= HARD_LIMIT * most
+        admitted = admits(held, wanted)
+        if is_within and has_room:
+            assert admitted, "it has no more than its share"
+        if admitted:
+            flying[number] = wanted
+        assert held.total == sum(map(request_bytes, flying.values())) <= HARD_LIMIT * most
+        if flying and ended.random() < 0.3:
+            held.remove(flying.pop(ended.choice(sorted(flying))))
+    for each in flying.values():
+        held.remove(each)
+    assert held.total == 0
+
+
+def test_the_engine_refuses_with_a_sentence_and_takes_more_when_some_have_ended() -> None:
+    """A quarter of the bound holds five of them."""
+    size = request_bytes(request(0, "a", 40))
+    config = make_config(num_pages=400, max_running=1)
+    engine = msgspec.structs.replace(config.engine, max_request_bytes=20 * size + 10)
+    rig = Rig.build(msgspec.structs.replace(config, engine=engine))
+    for number in range(5):
+        rig.engine.submit(request(number, "a", 40))
+    with pytest.raises(QueueFullError, match=r"this tenant's requests in flight take .* MiB"):
+        rig.engine.submit(request(5, "a", 40))
+    rig.engine.submit(request(6, "b", 40))
+    assert rig.engine.stats().waiting == 6, "the refused one left nothing"
+    while rig.engine.has_work:
+        rig.engine.step()
+    rig.engine.submit(request(7, "a", 40))
