@@ -268,7 +268,7 @@ def test_a_drained_slot_is_not_kept_for_one_that_finds_no_pages() -> None:
     rig = make_rig(num_pages=105, max_adapters=1)
     rig.loader.instant = True
     a, b, c = with_shares("a", 0.01, 0.6), with_shares("b", 0.3, 0.5), with_shares("c", 0.3, 0.5)
-    long = {"max_tokens": 105, "ignore_eos": True}
+    long: dict[str, Any] = {"max_tokens": 105, "ignore_eos": True}
     came: dict[str, int] = {}
     took: dict[str, int] = {}
     for number in range(400):
