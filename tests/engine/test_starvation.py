@@ -3,6 +3,7 @@ nothing but its turn starts at once while there is a place for it."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from tenora_engine.errors import QueueFullError
 from tenora_engine.events import FinishEvent
 from tenora_engine.request import Tenant
+from tenora_engine.scheduling.loads import PATIENCE_S
 from tenora_engine.scheduling.slot_turns import SLOT_PATIENCE_STEPS
 from tenora_engine.sequence import SequenceState
 
@@ -228,6 +231,114 @@ def test_a_tenant_with_many_adapters_takes_no_slots_of_who_has_no_more() -> None
                 if request_id.startswith(f"{t}/")
             ]
             assert SequenceState.WAITING not in own
+
+
+def test_a_drain_ends_when_who_it_is_for_lacks_its_adapter_again() -> None:
+    """While A waits for the only slot its adapter goes from host memory, and its next load hangs.
+    B's requests for the adapter on the device, which was drained for A, go on."""
+    rig = make_rig(max_adapters=1)
+    a, b, held = make_tenant("a"), make_tenant("b"), make_ref("held")
+    stream = make_request("hold", [1], tenant=b, adapter=held, max_tokens=150, ignore_eos=True)
+    rig.engine.submit(stream)
+    finish_loads(rig)
+    rig.engine.step()
+    for i in range(10):
+        cold = make_ref(f"hanging once more/{i}")
+        rig.engine.submit(make_request(f"a{i}", [1], tenant=a, adapter=cold))
+    for wait_s in (0.0, 0.0, 2 * PATIENCE_S):  # then what is ready is left to host memory
+        for digest in list(rig.loader.in_flight):
+            rig.loader.finish(digest)
+        rig.now_s += wait_s
+        rig.engine.step()
+    done: set[str] = set()
+    for number in range(400):
+        finish_loads(rig)
+        if number % 20 == 0 and number < 300:
+            later = make_request(f"b{number}", [1], tenant=b, adapter=held, max_tokens=5)
+            rig.engine.submit(later)
+        done |= {event.request_id for event in rig.engine.step() if isinstance(event, FinishEvent)}
+        rig.engine.check_integrity()
+    assert {f"b{number}" for number in range(0, 300, 20)} <= done
+    assert not rig.engine.has_work, "all that waits, waits for loads that hang"
+
+
+def test_a_drained_slot_is_not_kept_for_one_that_finds_no_pages() -> None:
+    """A's long prompt finds no pages while its own stream runs; the slot that was given up for it
+    is used by those who can start meanwhile."""
+    rig = make_rig(num_pages=105, max_adapters=1)
+    rig.loader.instant = True
+    a, b, c = with_shares("a", 0.01, 0.6), with_shares("b", 0.3, 0.5), with_shares("c", 0.3, 0.5)
+    long: dict[str, Any] = {"max_tokens": 105, "ignore_eos": True}
+    came: dict[str, int] = {}
+    took: dict[str, int] = {}
+    for number in range(400):
+        if number % 10 == 0 and number < 300:
+            own = make_request(
+                f"b{number}",
+                [number % 90],
+                tenant=b,
+                adapter=make_ref("x"),
+                max_tokens=12,
+                ignore_eos=True,
+            )
+            rig.engine.submit(own)
+            came[own.request_id] = number
+        if number == 3:
+            own = make_request("own", [3] * 8, tenant=a, max_tokens=240, ignore_eos=True)
+            rig.engine.submit(own)
+            rig.engine.submit(make_request("other", [5] * 100, tenant=c, **long))
+        if number == 5:
+            ref = make_ref("z")
+            rig.engine.submit(make_request("a", [4] * 200, tenant=a, adapter=ref, max_tokens=2))
+        for event in rig.engine.step():
+            if isinstance(event, FinishEvent):
+                took[event.request_id] = number - came.get(event.request_id, 0)
+    assert "a" in took
+    assert max(took[request_id] for request_id in came) < 40
+
+
+def test_a_turn_for_a_slot_that_nobody_could_give_up_holds_up_nobodys_behind_it() -> None:
+    """A shares one adapter with C, so that none can be drained for its second one; B, whose turn is
+    after A's, uses none and gets a slot of another's."""
+    rig = make_rig(max_adapters=2)
+    rig.loader.instant = True
+    first = make_tenant("a", tier="priority")
+
+    def stream(number: int) -> None:
+        for name, ref, tenant in (
+            ("a", "both", first),
+            ("c", "both", make_tenant("c")),
+            ("d", "d", make_tenant("d")),
+        ):
+            rig.engine.submit(
+                make_request(
+                    f"{name}{number}", [1], tenant=tenant, adapter=make_ref(ref), ignore_eos=True
+                )
+            )
+
+    for number in range(400):
+        if number % 3 == 0:
+            stream(number)
+        if number == 10:
+            more = make_request("more", [1], tenant=first, adapter=make_ref("more"))
+            rig.engine.submit(more)
+        if number == 20:
+            rig.engine.submit(
+                make_request("b", [1], tenant=make_tenant("b"), adapter=make_ref("b"))
+            )
+        rig.engine.step()
+    assert "b" not in rig.engine._scheduler.requests.flights
+
+
+def test_however_many_flood_the_queue_there_is_room_for_the_next_tenant() -> None:
+    rig = make_rig()
+    for t in range(20):
+        with contextlib.suppress(QueueFullError):
+            for i in range(300):
+                ref, tenant = make_ref(f"hanging/{t}/{i % 20}"), make_tenant(f"t{t}")
+                rig.engine.submit(make_request(f"{t}/{i}", [1], tenant=tenant, adapter=ref))
+    rig.engine.submit(make_request("mine", [1], tenant=make_tenant("mine")))
+    assert started_after(rig, "mine") == 1
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenora_engine.adapters import turns
-from tenora_engine.adapters.turns import Cores, FairThreads, Queues, Room, SharedWork
+from tenora_engine.adapters.turns import Cores, FairThreads, Queues, Room, Rooms, SharedWork
 from tenora_engine.pace import QUICK_BYTES, Pace
 
 
@@ -40,8 +40,8 @@ def test_a_key_waits_for_no_more_than_one_item_of_each_other(steps: list[tuple[s
             passed[item[0]] = defaultdict(int)
 
 
-def shared(key: str, cores: Cores, room: Room | None = None) -> SharedWork:
-    return SharedWork(key, cores, room or Room(1), Pace())
+def shared(key: str, cores: Cores, rooms: Rooms | None = None) -> SharedWork:
+    return SharedWork(key, cores, rooms or Rooms(2), Pace())
 
 
 def test_an_item_can_be_taken_back_once() -> None:
@@ -90,7 +90,7 @@ def test_work_is_what_was_computed_and_waited_for_rests_left_out() -> None:
             nonlocal now_s
             now_s += 1000.0
 
-    work = SharedWork("a", Cores(1), Room(1), Resting(), lambda: now_s)
+    work = SharedWork("a", Cores(1), Rooms(2), Resting(), lambda: now_s)
     now_s += 100.0  # for a thread
     with work:
         now_s += 1.0
@@ -164,10 +164,35 @@ def test_a_job_larger_than_the_room_has_it_alone() -> None:
     assert jobs.let_in(3)[2] == ("c", 1)
 
 
+def test_work_that_fits_a_tenants_half_does_not_wait_for_larger_work() -> None:
+    """The larger it is the longer it takes, beside steps."""
+    cores, rooms = Cores(2), Rooms(16 * QUICK_BYTES)
+    large, more, small = (shared(key, cores, rooms) for key in "abc")
+    with large:
+        large.begin(99 * QUICK_BYTES)
+        waiting = threading.Thread(target=lambda: _begin(more, 5 * QUICK_BYTES), daemon=True)
+        waiting.start()
+        ended = threading.Thread(target=lambda: _begin(small, 4 * QUICK_BYTES), daemon=True)
+        ended.start()
+        ended.join(20)
+        assert not ended.is_alive()
+        assert waiting.is_alive()
+    large.end()
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
+def _begin(work: SharedWork, num_bytes: int) -> None:
+    with work:
+        work.begin(num_bytes)
+    work.end()
+
+
 def test_large_work_holds_room_and_no_core_while_it_waits_for_it() -> None:
-    cores, room = Cores(1), Room(1)
+    cores, rooms = Cores(1), Rooms(2)
+    room = rooms.of(QUICK_BYTES + 1)
     room.take("other", 1)
-    work, ended = shared("a", cores, room), threading.Event()
+    work, ended = shared("a", cores, rooms), threading.Event()
 
     def run() -> None:
         with work:

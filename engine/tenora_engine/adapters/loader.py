@@ -19,7 +19,7 @@ from tenora_engine.adapters.pack import layout_key, pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.slab import slab_for, take_room
 from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
-from tenora_engine.adapters.turns import Cores, FairThreads, Job, Room, SharedWork
+from tenora_engine.adapters.turns import Cores, FairThreads, Job, Rooms, SharedWork
 from tenora_engine.adapters.warming import Warming
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
@@ -130,7 +130,7 @@ class AdapterLoader:
         self._store = StoreTier(config.object_store, store, self._pace)
         self._threads = FairThreads(config.loader_threads, "tenora-adapter-loader", compute_alone)
         self._cores = Cores(config.loader_threads)
-        self._room = Room(_READ_BYTES)
+        self._rooms = Rooms(_READ_BYTES)
         self._errands = ThreadPoolExecutor(1, "tenora-adapter-errands", initializer=compute_alone)
         self._lock = threading.Lock()
         self._uses: Counter[str] = Counter()  # since Redis was told
@@ -307,7 +307,7 @@ class AdapterLoader:
 
     def _load(self, flight: _Flight) -> None:
         """On a loader thread: find the adapter in the best tier, and keep it in those above."""
-        work = SharedWork(flight.tenant_key, self._cores, self._room, self._pace, self._clock)
+        work = SharedWork(flight.tenant_key, self._cores, self._rooms, self._pace, self._clock)
         try:
             packed, residency = self._bring(flight.ref, work)
         except AdapterLoadError as error:

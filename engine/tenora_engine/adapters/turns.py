@@ -145,6 +145,20 @@ class Room:
             del self._own[key]
 
 
+class Rooms:
+    """Two equal rooms of `num_bytes` together: one for jobs that fit a tenant's half of it, one for
+    larger ones. The larger a job the slower its pace, down to minutes; only its like wait for it.
+    Safe in threads."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._small, self._large = Room(num_bytes // 2), Room(num_bytes // 2)
+        self._most_small = num_bytes // 4
+
+    def of(self, num_bytes: int) -> Room:
+        """Where a job of that size takes room."""
+        return self._small if num_bytes <= self._most_small else self._large
+
+
 class SharedWork:
     """The `Work` of one job: a core is held while it computes, and given to others while it rests
     or waits for an answer; room is held for what it reads until it ends, if that is more than
@@ -155,13 +169,13 @@ class SharedWork:
         self,
         key: str,
         cores: Cores,
-        room: Room,
+        rooms: Rooms,
         pace: Pace,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._key = key
         self._cores = cores
-        self._room = room
+        self._rooms = rooms
         self._pace = pace
         self._clock = clock
         self._since_s = 0.0
@@ -181,7 +195,7 @@ class SharedWork:
         if num_bytes > QUICK_BYTES:
             self.__exit__()
             self.end()
-            self._room.take(self._key, num_bytes)
+            self._rooms.of(num_bytes).take(self._key, num_bytes)
             self._held_bytes = num_bytes
             self.__enter__()
         self._pace.begin(num_bytes)
@@ -189,7 +203,7 @@ class SharedWork:
     def end(self) -> None:
         """What it read is gone."""
         if self._held_bytes:
-            self._room.give(self._key, self._held_bytes)
+            self._rooms.of(self._held_bytes).give(self._key, self._held_bytes)
             self._held_bytes = 0
 
     def rest(self) -> None:

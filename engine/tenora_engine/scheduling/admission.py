@@ -299,6 +299,10 @@ NO_TARGET_S = 10.0
 """Where no TTFT was promised, the queue orders by this one."""
 
 
+LEAST_PART = 64
+"""One part of the queue in so many may wait of each tenant, though the queue is full."""
+
+
 class Gate:
     def __init__(
         self, config: ResolvedConfig, memory: MemoryManager, queue: WaitingQueue, charges: Charges
@@ -315,7 +319,11 @@ class Gate:
         self, tenant: Tenant, num_sequences: int, held: int = 0, tenant_held: int = 0
     ) -> None:
         """Raises QueueFullError unless `num_sequences` more of the tenant may wait; `held` others
-        count as waiting, `tenant_held` of them its own."""
+        count as waiting, `tenant_held` of them its own.
+
+        A tenant that has no more waiting than one part of the queue in LEAST_PART is never refused
+        for others' sake: however many fill the queue, each other one's requests come to it.
+        """
         waiting = len(self._queue) + held
         own = self._queue.waiting_of(tenant.key) + tenant_held
         if own + num_sequences > self._tenant_limit:
@@ -324,7 +332,8 @@ class Gate:
                 f"limit of {self._tenant_limit}; try again later",
                 self._room_ms(own + num_sequences - self._tenant_limit, waiting, own),
             )
-        if waiting + num_sequences > self._limit:
+        least = max(self._limit // LEAST_PART, 1)
+        if waiting + num_sequences > self._limit and own + num_sequences > least:
             raise QueueFullError(
                 f"{waiting} sequences wait and {num_sequences} more would exceed the limit of "
                 f"{self._limit}; try again later",

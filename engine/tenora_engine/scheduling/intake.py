@@ -175,6 +175,11 @@ class Intake:
         """Whether anything waits that might start."""
         return bool(self._queue.num_in_line) and self._places.are_open
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step may start something, though nothing runs or comes meanwhile."""
+        return self._slots.is_due
+
     def admit(self, draft: StepDraft, now_s: float) -> None:
         """Start waiting sequences in fair order while the draft has room, and there are places or
         some that are given up by sequences which are not in the draft yet. One whose tenant has its

@@ -21,6 +21,7 @@ class Parked:
         self.by_tenant: Counter[str] = Counter()
         self._waiting: dict[Sequence, Waiting] = {}
         self._by_digest: dict[str, dict[Sequence, None]] = {}
+        self._slotless: dict[Sequence, Waiting] = {}  # of them, those that wait for a slot
         # By tenant, least first; among the entries are such as are not parked for a slot any more.
         self._for_slots: dict[str, list[Waiting]] = {}
 
@@ -36,8 +37,12 @@ class Parked:
 
     @property
     def waits_for_slots(self) -> bool:
-        """Whether one may wait for a slot."""
-        return bool(self._for_slots)
+        """Whether one waits for a slot."""
+        return bool(self._slotless)
+
+    def is_for_slot(self, sequence: Sequence) -> bool:
+        """Whether it is parked and waits for a slot."""
+        return sequence in self._slotless
 
     def add(self, waiting: Waiting, *, for_slot: bool) -> None:
         """Park a sequence, which must have an adapter, with its place in line."""
@@ -48,6 +53,7 @@ class Parked:
         self._by_digest.setdefault(adapter.digest, {})[sequence] = None
         self.by_tenant[tenant.key] += 1
         if for_slot:
+            self._slotless[sequence] = waiting
             heapq.heappush(self._for_slots.setdefault(tenant.key, []), waiting)
 
     def take(self, sequence: Sequence) -> Waiting | None:
@@ -55,6 +61,7 @@ class Parked:
         waiting = self._waiting.pop(sequence, None)
         if waiting is None:
             return None
+        self._slotless.pop(sequence, None)
         tenant, adapter = sequence.request.tenant, sequence.request.adapter
         assert adapter is not None
         same = self._by_digest[adapter.digest]
@@ -75,7 +82,7 @@ class Parked:
         """Of each tenant the first that waits for a slot. O(tenants)."""
         firsts = []
         for key, heap in list(self._for_slots.items()):
-            while heap and self._waiting.get(heap[0].sequence) is not heap[0]:
+            while heap and self._slotless.get(heap[0].sequence) is not heap[0]:
                 heapq.heappop(heap)
             if heap:
                 firsts.append(heap[0].sequence)

@@ -203,7 +203,7 @@ class Scheduler:
             slack_s = self._chunks.slack_s(urgent, self.running.num_decoding, now_s)
             rows = self.drafts.add(rows, slack_s, others_wait=bool(len(self.queue)))
             proposals = self.drafts.wanted(rows)
-        self._stalled = not (rows or self.requests.events)
+        self._stalled = not (rows or self.requests.events or self._intake.is_due)
         is_preemptible = self._express is not None and self._express.may_pass(chunks, now_s)
         return ScheduledStep(rows, proposals), is_preemptible
 

@@ -17,17 +17,21 @@ from tenora_kernels.segments import BASE_SLOT
 SLOT_PATIENCE_STEPS = 64
 """Steps for which a sequence waits for a slot before an adapter in use is drained for it."""
 
+OFFER_STEPS = 4
+"""Steps for which a drained adapter's slot is kept for the one that it was drained for."""
+
 DRAIN_PERIOD_STEPS = 8
 """How often it is looked whether somebody has waited so long: that is O(tenants + running)."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Drain:
     """No request that would outlast those on `adapter` starts on it, so that `sequence` gets its
     slot."""
 
     adapter: ResidentAdapter
     sequence: Sequence
+    steps_offered: int = 0  # since nothing runs on the adapter
 
 
 class SlotTurns:
@@ -37,7 +41,9 @@ class SlotTurns:
     sequence has waited SLOT_PATIENCE_STEPS, one adapter is *drained*, and its slot goes to who is
     next in fair order. New requests for it wait, as if it were not on the device, but for those
     that end before what runs on it anyway (as in EASY backfilling: Lifka, "The ANL/IBM SP
-    scheduling system", 1995): nobody waits while the slot could not be given up yet.
+    scheduling system", 1995): nobody waits while the slot could not be given up yet. Nor does
+    anybody wait for one that could not take the slot: a drain ends when the sequence lacks its
+    adapter again, or has left the slot unused for OFFER_STEPS.
 
     It is one of a tenant that uses at least two slots more than the waiting one, or of anybody
     where that one uses none, or of its own: nobody takes slots from tenants that have no more than
@@ -74,6 +80,13 @@ class SlotTurns:
         elif self._drain is None and self._step % DRAIN_PERIOD_STEPS == 0:
             self._begin_drain()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step may change who waits for a slot, though nothing runs or comes."""
+        if self._drain is not None and not self._drain.adapter.references:
+            return True
+        return self._may_be_free and self._queue.parked.waits_for_slots
+
     def lacks(self, sequence: Sequence, resident: ResidentAdapter | None) -> bool:
         """Whether a sequence, whose adapter is `resident` or not, has to wait for a slot. It is
         parked then."""
@@ -109,26 +122,34 @@ class SlotTurns:
         self._waits.woken(sequence)
 
     def _begin_drain(self) -> None:
+        """For the first in turn for which there is an adapter to be drained."""
         waits_long = [
             sequence
             for sequence in self._queue.parked.first_for_slots()
             if self._step - sequence.service.slot_step >= SLOT_PATIENCE_STEPS
+            and not self._memory.still_lacks(sequence)
         ]
-        if waits_long:
-            first = min(waits_long, key=self._queue.turn)
-            adapter = self._giver(first)
+        for sequence in sorted(waits_long, key=self._queue.turn):
+            adapter = self._giver(sequence)
             if adapter is not None:
-                self._drain = _Drain(adapter, first)
+                self._drain = _Drain(adapter, sequence)
+                return
 
     def _end_drain(self) -> None:
         drain = self._drain
         if drain is None:
             return
-        adapter = drain.adapter
+        adapter, sequence, parked = drain.adapter, drain.sequence, self._queue.parked
         is_there = self._memory.adapters.get(adapter.digest, adapter.scope) is adapter
-        if not is_there or drain.sequence.state is not SequenceState.WAITING:
-            self._drain = None
-            self.wake(adapter.digest)
+        if is_there and sequence.state is SequenceState.WAITING:
+            drain.steps_offered += not adapter.references
+            lacks_adapter = sequence in parked and not parked.is_for_slot(sequence)
+            is_offered = not adapter.pinned and drain.steps_offered <= OFFER_STEPS
+            if is_offered and not lacks_adapter:
+                return
+            sequence.service.slot_step = self._step  # others' turn
+        self._drain = None
+        self.wake(adapter.digest)
 
     def _giver(self, sequence: Sequence) -> ResidentAdapter | None:
         """The adapter to be drained for a sequence: of who uses the most slots, the one that is
