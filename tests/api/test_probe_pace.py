@@ -4,9 +4,9 @@ holds for all workers and through restarts, and the operator sees it."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -57,18 +57,44 @@ class Stats(FakeEngine):
         )
 
 
-@dataclass
+class Store:
+    """Of Redis what a pace asks of it, by the clock of a test."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kept: dict[str, tuple[bytes, float]] = {}  # value, and until when
+        self.is_away = False
+
+    async def set(self, key: str, value: bytes, ex: int = 0, px: int = 0) -> None:
+        self._answer()
+        self._kept[key] = value, self._clock() + ex + px / 1000
+
+    async def get(self, key: str) -> bytes | None:
+        self._answer()
+        value, until_s = self._kept.get(key, (None, 0.0))
+        return value if until_s > self._clock() else None
+
+    async def pttl(self, key: str) -> int:
+        self._answer()
+        left_s = self._kept.get(key, (b"", 0.0))[1] - self._clock()
+        return int(left_s * 1000) if left_s > 0 else -2
+
+    def _answer(self) -> None:
+        if self.is_away:
+            raise RedisError("away")
+
+
 class World:
-    """A clock that goes on while somebody sleeps, and Redis' own rest with it."""
+    """A clock that goes on while somebody sleeps; others are served all the time, or nobody."""
 
-    redis: Redis
-    engine: Stats
-    now_s: float = 1000.0
-    slept: list[float] = field(default_factory=list)
-    is_busy: bool = True
-
-    def __post_init__(self) -> None:
-        self.engine.served = int(self.is_busy)
+    def __init__(self, engine: Stats) -> None:
+        self.engine = engine
+        self.now_s = 1000.0
+        self.store = Store(lambda: self.now_s)
+        self.redis = cast(Redis, self.store)
+        self.slept: list[float] = []
+        self.is_busy = True
+        engine.served = 1
 
     def be_quiet(self) -> None:
         self.is_busy, self.engine.served = False, 0
@@ -80,11 +106,6 @@ class World:
         self.slept.append(seconds)
         self.now_s += seconds
         self.engine.served += self.is_busy
-        left_ms = await self.redis.pttl("tenora:probing:rest")
-        if left_ms > seconds * 1000:
-            await self.redis.pexpire("tenora:probing:rest", int(left_ms - seconds * 1000))
-        elif left_ms > 0:
-            await self.redis.delete("tenora:probing:rest")
 
     async def ask(self, pace: Pace, work: UsageRecord) -> float:
         """When it was sent."""
@@ -96,11 +117,8 @@ class World:
 
 
 @pytest.fixture
-async def world(api: Api, tmp_path: Path) -> AsyncIterator[World]:
-    keys = ("tenora:probing:rest", "tenora:probing")
-    await api.state.redis.delete(*keys)
-    yield World(api.state.redis, Stats(tmp_path))
-    await api.state.redis.delete(*keys)
+def world(tmp_path: Path) -> World:
+    return World(Stats(tmp_path))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -156,28 +174,11 @@ async def test_another_worker_and_one_that_starts_anew_keep_the_rest(world: Worl
     )
 
 
-async def test_without_redis_it_keeps_its_own_rest(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_redis_it_keeps_its_own_rest(world: World) -> None:
     pace = world.pace()
     await world.ask(pace, usage(1.0))
-
-    async def away(*_: object, **__: object) -> None:
-        raise RedisError("away")
-
-    ended_s = world.now_s
-    lost = world.redis
-    world.redis = Redis()  # of which the sleeper of this test asks nothing
-    for name in ("set", "pttl"):
-        monkeypatch.setattr(lost, name, away)
-
-    async def sleep(seconds: float) -> None:
-        world.now_s += seconds
-        world.engine.served += 1
-
-    pace._sleep = sleep
-    await pace.turn()
-    assert world.now_s - ended_s >= 19.0 - 0.01
+    world.store.is_away, ended_s = True, world.now_s
+    assert await world.ask(pace, usage(1.0)) - ended_s >= 19.0 - 0.01
 
 
 def test_what_it_waited_is_no_work_and_others_share_the_decoding() -> None:
