@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import QueueFullError
 from tenora_engine.events import FinishEvent
+from tenora_engine.memory import manager
+from tenora_engine.memory.prefix import encode_tokens
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.loads import PATIENCE_S
 from tenora_engine.scheduling.slot_turns import SLOT_PATIENCE_STEPS
@@ -339,6 +341,25 @@ def test_however_many_flood_the_queue_there_is_room_for_the_next_tenant() -> Non
                 rig.engine.submit(make_request(f"{t}/{i}", [1], tenant=tenant, adapter=ref))
     rig.engine.submit(make_request("mine", [1], tenant=make_tenant("mine")))
     assert started_after(rig, "mine") == 1
+
+
+@pytest.mark.parametrize("prompt_logprobs", [None, 1])
+def test_the_prompt_of_many_siblings_is_encoded_once(
+    monkeypatch: pytest.MonkeyPatch, prompt_logprobs: int | None
+) -> None:
+    """Everybody's steps wait meanwhile, and each copy takes as much memory as the prompt."""
+    encoded: list[int] = []
+
+    def count(token_ids: list[int]) -> bytes:
+        encoded.append(len(token_ids))
+        return encode_tokens(token_ids)
+
+    monkeypatch.setattr(manager, "encode_tokens", count)
+    rig = make_rig()
+    request = make_request("many", [3] * 100, n=100, max_tokens=2)
+    sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=prompt_logprobs)
+    rig.engine.submit(msgspec.structs.replace(request, sampling=sampling))
+    assert encoded == [100]
 
 
 @dataclass(frozen=True)

@@ -371,8 +371,11 @@ class Requests:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has
         changed but that a refused one's adapter is on its way to the host, for the next try."""
         request = sequences[0].request
-        for sequence in sequences:
+        encoded = b""
+        for sequence in sequences:  # they have the same prompt: one encodes it for all
+            sequence.prefix.encoded = encoded
             self._memory.enter(sequence)
+            encoded = sequence.prefix.encoded or encoded
         try:
             for sequence in sequences:
                 self._gate.appraise(sequence, residency, now_s)
