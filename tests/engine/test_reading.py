@@ -49,7 +49,7 @@ def test_a_request_enters_few_files_of_the_memory(with_adapter: bool) -> None:
         run(rig)
 
 
-@pytest.mark.parametrize(("with_adapter", "most"), [(False, 22), (True, 27)])
+@pytest.mark.parametrize(("with_adapter", "most"), [(False, 28), (True, 34)])
 def test_a_request_enters_few_files(with_adapter: bool, most: int) -> None:
     """Of scheduling/ and memory/ (docs/limits.md says why these are not 15)."""
     rig = Rig.build(make_config())

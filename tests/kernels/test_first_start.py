@@ -48,7 +48,7 @@ def test_what_is_missing_is_made_once_in_the_named_folder(
     _, named = places
     made: list[Path] = []
 
-    def compile_(target: Path, variant: Variant) -> None:
+    def compile_(target: Path, variant: Variant, jobs: int) -> None:
         made.append(target)
         target.write_bytes(b"a library")
 

@@ -10075,8 +10075,7 @@ export interface components {
         };
         /**
          * TextLogprobs
-         * @description The completions API's parallel lists. Alternatives are keyed by their text
-         *     (`TextProcessor.token_label`). `text_offset` is in characters of the returned text.
+         * @description The completions API's parallel lists. Alternatives are keyed by their text.
          */
         TextLogprobs: {
             /** Text Offset */

@@ -18,6 +18,7 @@ from tenora_platform.inference.bounds import (
     TOOLS_MAX,
     at_most,
     check_messages,
+    token_list,
 )
 from tenora_platform.inference.chat import chat_tokens
 from tenora_platform.inference.given import Given, QuickList
@@ -84,7 +85,7 @@ class DetokenizeRequest(Given):
     """POST /v1/detokenize."""
 
     model: str = Field(min_length=1, max_length=256)
-    tokens: QuickList[TOKEN]
+    tokens: Annotated[QuickList[TOKEN], token_list()]
 
 
 class Detokenized(BaseModel):
@@ -118,7 +119,7 @@ async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) 
 async def detokenize(body: DetokenizeRequest, state: State, tenant: AdmittedTenant) -> Detokenized:
     """The text that tokens stand for; bytes which are no character become U+FFFD."""
     await _resolved(state, tenant, body.model)
-    check_token_ids(tuple(body.tokens), state.engine.model, "tokens")
+    check_token_ids(body.tokens, state.engine.model, "tokens")
     return Detokenized(prompt=state.engine.text.decode(body.tokens, skip_special=False))
 
 
