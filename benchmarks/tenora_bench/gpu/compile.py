@@ -56,7 +56,7 @@ def compile_all(report: Report, machine: Machine) -> None:
 
 
 def run(job: str, capability: int) -> str | None:
-    """What went wrong, the end of it."""
+    """Return the end of what a section printed, which says what went wrong."""
     command = [sys.executable, "-m", "tenora_bench.gpu.compile", job, str(capability)]
     # Without a GPU to see, tensors are the CPU's and nothing takes the device's memory.
     away = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}

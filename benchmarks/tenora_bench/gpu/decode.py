@@ -165,7 +165,7 @@ def slots_of(sequences: int, distinct: int) -> Tensor:
 def time_decode(
     report: Report, machine: Machine, ceilings: Ceilings, capture: Capture | None = None
 ) -> None:
-    """What matters first: 64 rows with no adapter, one for each, and one for all."""
+    """List the cases that matter first: 64 rows with no adapter, one for each, and one for all."""
     bench = make_bench(machine, capture)
     batches = ((4, 0), (4, 3)) if machine.smoke else BATCHES
     base: dict[int, float] = {}

@@ -107,7 +107,7 @@ class Run:
 
 
 def rows_of(sequences: Sequence[Sequence4]) -> Rows:
-    """What each has not computed yet; all of them sample."""
+    """Plan what each sequence has not computed yet; all of them sample."""
     new = [each.tokens[each.done :] for each in sequences]
     blocks = [-(-len(each.tokens) // BLOCK_TOKENS) for each in sequences]
     pages = [p for each, n in zip(sequences, blocks, strict=True) for p in each.pages[:n]]
@@ -150,7 +150,7 @@ def compare(report: Report, name: str, mine: StepResult, theirs: StepResult) -> 
 
 
 def answers(folder: str, device: str, given: list[StepResult] | None) -> list[StepResult]:
-    """What comes of the same plans. The tokens that follow are those `given`, else its own."""
+    """Run the same plans. The tokens that follow are those `given`, else its own."""
     run = start(folder, device)
     try:
         sequences = walk(run, given)
@@ -186,7 +186,7 @@ def start(folder: str, device: str) -> Run:
 
 
 def adapter(resolved: ResolvedConfig, model: LoadedModel, digest: str, rank: int) -> PackedAdapter:
-    """Of random weights, the same on every device."""
+    """Build a model of random weights, the same on every device."""
     generator = torch.Generator().manual_seed(rank)
     tensors = {}
     for layer in range(model.info.num_layers):

@@ -25,7 +25,7 @@ CPU, DTYPE, FP8 = torch.device("cpu"), torch.bfloat16, torch.float8_e4m3fn
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a model's layers."""
+    """Shapes of a model's layers."""
 
     hidden: int
     intermediate: int
@@ -48,7 +48,7 @@ SHAPES = {
 
 
 class OfflineDriver:
-    """What triton asks its driver while it compiles."""
+    """Answer what triton asks its driver while it compiles."""
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)

@@ -31,7 +31,7 @@ END_S = 5.0  # between a section's last case and its limit
 
 @dataclass(frozen=True)
 class Context:
-    """What a section is given."""
+    """Arguments that every section is given."""
 
     report: Report
     machine: Machine

@@ -1,5 +1,6 @@
 """SlotTurns: who waits for an adapter slot, and how it comes to one where all adapters on the
-device are in use. Requests for the base model and for adapters on the device never wait here."""
+device are in use. Requests for the base model never wait here, nor do those for an adapter that is
+on the device and not drained."""
 
 from __future__ import annotations
 
