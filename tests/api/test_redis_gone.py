@@ -21,6 +21,7 @@ from platform_fixtures import MakeApi
 from tenora_platform.auth import TenantContext
 from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.errors import RateLimitedError, UnavailableError
+from tenora_platform.limits.scripts import SLOT_MS
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.redis_client import open_redis
@@ -294,6 +295,20 @@ async def test_what_is_given_back_locally_is_there_again(valkey: EmbeddedValkey)
     await (await worker.acquire(tenant, 90)).settle(90)
     error = await refused(worker, tenant)
     assert 59_000 < error.retry_after_ms <= 60_250
+
+
+async def test_a_slot_that_ends_between_the_two_loses_nothing(
+    valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is counted in one slot must not be given back to the one before it."""
+    tenant = tenant_of(rpm=2, tpm=100)
+    worker = alone(valkey.url)
+    valkey.stop()
+    late_ms = "tenora_platform.limits.local._now_ms"
+    monkeypatch.setattr(late_ms, lambda: int(time.monotonic() * 1000) + SLOT_MS)
+    for _ in range(3):
+        await (await worker.acquire(tenant, 90)).release()
+    assert (await worker.now(tenant)).tokens.remaining == 100
 
 
 async def test_no_more_waits_than_can_be_kept(

@@ -100,10 +100,18 @@ class LocalLimits:
         self._windows.clear()
 
     def take(
-        self, tenant: TenantContext, want: Want, running: Iterable[Running]
+        self,
+        tenant: TenantContext,
+        want: Want,
+        running: Iterable[Running],
+        *,
+        at_s: float | None = None,
     ) -> tuple[Refusal | None, LimitsNow]:
-        """Reserve all of it, or nothing; `running` are the holds of this process."""
+        """Reserve all of it, or nothing; `running` are the holds of this process. It counts in the
+        slot of `at_s` (monotonic; now if None): name the same time to `give_back`, for another
+        slot has nothing of it to give."""
         now_ms = _now_ms()
+        counted_ms = now_ms if at_s is None else int(at_s * 1000)
         running = list(running)
         windows = [self._window(name, now_ms) for name in _names(tenant)]
         refusals = []
@@ -112,8 +120,8 @@ class LocalLimits:
             refusals += self._refusals(owner, caps, window, want, places, now_ms)
         if not refusals:
             for window in windows:
-                window.add("requests", want.requests, now_ms)
-                window.add("tokens", want.tokens, now_ms)
+                window.add("requests", want.requests, counted_ms)
+                window.add("tokens", want.tokens, counted_ms)
         return max(refusals, key=lambda each: each.retry_ms, default=None), self.now(
             tenant, running, more=0 if refusals else want.sequences
         )

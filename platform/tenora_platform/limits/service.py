@@ -137,7 +137,7 @@ class Limits:
         hold = Hold(self, tenant, requests, estimated_tokens, sequences)
         admitted = None if admission is None else admission.slot
         want = Want(requests, estimated_tokens, hold.id, sequences, admitted)
-        refusal, hold.now, _ = await self._take(tenant, want)
+        refusal, hold.now, _ = await self._take(tenant, want, at_s=hold.began_s)
         self._refuse(tenant, refusal, hold.now)
         self._live[hold.id] = hold
         return hold
@@ -210,8 +210,10 @@ class Limits:
                     await self._shared.settle(Settlement(tenant, lease, reserved[lease]))
 
     async def _take(
-        self, tenant: TenantContext, want: Want
+        self, tenant: TenantContext, want: Want, *, at_s: float | None = None
     ) -> tuple[Refusal | None, LimitsNow, int | None]:
+        """Ask Redis, or this process alone while Redis is away; `at_s` is the monotonic time that
+        `LocalLimits.give_back` will name."""
         if not self._backlog.is_open:
             try:
                 taken = await self._shared.take(tenant, want)
@@ -224,7 +226,7 @@ class Limits:
             raise UnavailableError(
                 "The server cannot check limits right now.", code="limits_unavailable"
             )
-        refusal, now = self._local.take(tenant, want, self._live.values())
+        refusal, now = self._local.take(tenant, want, self._live.values(), at_s=at_s)
         if refusal is None and (want.requests or want.lease):
             lease = want.lease or f"{new_id('hold')}:0"
             served = Want(want.requests, want.tokens, lease, want.sequences, want.admitted)
