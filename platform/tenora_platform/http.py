@@ -11,7 +11,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenora_platform.errors import ApiError, response_of
+from tenora_platform.errors import ApiError, is_anthropic, response_of
 from tenora_platform.ids import new_ulid
 from tenora_platform.operations.metrics import Metrics
 
@@ -49,6 +49,8 @@ class RequestEdge:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                if is_anthropic(scope):
+                    headers.append((b"request-id", request_id.encode()))
                 said = {name for name, _ in headers}
                 headers += [each for each in _UNLESS_SAID.items() if each[0] not in said]
                 message["headers"] = headers

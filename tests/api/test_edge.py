@@ -226,6 +226,8 @@ SIZES = {
     "/v1/chat/completions": 8 * 1024**2,
     "/v1/completions": 8 * 1024**2,
     "/v1/responses": 8 * 1024**2,
+    "/v1/messages": 8 * 1024**2,
+    "/v1/messages/count_tokens": 8 * 1024**2,
     "/v1/embeddings": 8 * 1024**2,
     "/v1/tokenize": 8 * 1024**2,
     "/v1/detokenize": 8 * 1024**2,

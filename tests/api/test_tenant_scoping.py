@@ -121,6 +121,8 @@ NAMING_A_MODEL = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
     "/v1/embeddings",
     "/v1/tokenize",
     "/v1/detokenize",
@@ -133,6 +135,10 @@ def body_for(method: str, path: str, model: str) -> dict[str, Any]:
         ("POST", "/v1/chat/completions"): {"json": {"model": model, "messages": CHAT}},
         ("POST", "/v1/completions"): {"json": {"model": model, "prompt": "x"}},
         ("POST", "/v1/responses"): {"json": {"model": model, "input": "x"}},
+        ("POST", "/v1/messages"): {
+            "json": {"model": model, "messages": CHAT, "max_tokens": 1}
+        },
+        ("POST", "/v1/messages/count_tokens"): {"json": {"model": model, "messages": CHAT}},
         ("POST", "/v1/embeddings"): {"json": {"model": model, "input": "x"}},
         ("POST", "/v1/tokenize"): {"json": {"model": model, "prompt": "x"}},
         ("POST", "/v1/detokenize"): {"json": {"model": model, "tokens": [1]}},

@@ -2703,6 +2703,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Message
+         * @description Anthropic's messages, for text and tools. The key may come as `x-api-key`; errors have
+         *     Anthropic's shape.
+         */
+        post: operations["inference_create_message"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/count_tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Count Tokens
+         * @description The tokens that the prompt of such a request would have.
+         */
+        post: operations["inference_count_tokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/models": {
         parameters: {
             query?: never;
@@ -3949,6 +3990,35 @@ export interface components {
             /** Targets */
             targets?: components["schemas"]["AliasTarget"][] | null;
         };
+        /**
+         * AnthropicMessage
+         * @description An answer; within a stream's first event it has neither content nor a reason.
+         */
+        AnthropicMessage: {
+            /** Content */
+            content: (components["schemas"]["TextBlock"] | components["schemas"]["ToolUseBlock"])[];
+            /** Id */
+            id: string;
+            /** Model */
+            model: string;
+            /**
+             * Role
+             * @default assistant
+             * @constant
+             */
+            role: "assistant";
+            /** Stop Reason */
+            stop_reason?: ("end_turn" | "max_tokens" | "stop_sequence" | "tool_use") | null;
+            /** Stop Sequence */
+            stop_sequence?: string | null;
+            /**
+             * Type
+             * @default message
+             * @constant
+             */
+            type: "message";
+            usage: components["schemas"]["MessageUsage"];
+        };
         /** ApiKey */
         ApiKey: {
             /**
@@ -4223,6 +4293,34 @@ export interface components {
              * Format: date-time
              */
             updated_at: string;
+        };
+        /**
+         * Block
+         * @description A piece of a message: `text`, `tool_use` or `tool_result`. Thinking of earlier answers is
+         *     left out; others are refused by name.
+         */
+        Block: {
+            /** Content */
+            content?: string | components["schemas"]["ResultBlock"][] | null;
+            /** Id */
+            id?: string | null;
+            /** Input */
+            input?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Is Error
+             * @default false
+             */
+            is_error: boolean;
+            /** Name */
+            name?: string | null;
+            /** Text */
+            text?: string | null;
+            /** Tool Use Id */
+            tool_use_id?: string | null;
+            /** Type */
+            type: string;
         };
         /**
          * BudgetCorrection
@@ -4885,6 +4983,35 @@ export interface components {
             tier?: string | null;
             /** Unrated Events */
             unrated_events: number;
+        };
+        /**
+         * CountRequest
+         * @description POST /v1/messages/count_tokens: what a request's prompt consists of.
+         */
+        CountRequest: {
+            /** Cache Control */
+            cache_control?: unknown;
+            /** Context Management */
+            context_management?: unknown;
+            /** Mcp Servers */
+            mcp_servers?: unknown[] | null;
+            /** Messages */
+            messages: components["schemas"]["tenora_platform__inference__anthropic__schemas__Message"][];
+            /** Model */
+            model: string;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            output_format?: components["schemas"]["OutputFormat"] | null;
+            /** System */
+            system?: string | components["schemas"]["ResultBlock"][] | null;
+            /** Thinking */
+            thinking?: {
+                [key: string]: unknown;
+            } | null;
+            tool_choice?: components["schemas"]["ToolPick"] | null;
+            /** Tools */
+            tools?: components["schemas"]["ToolDefinition"][] | null;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * CreditCreate
@@ -6109,7 +6236,7 @@ export interface components {
             /** Expected */
             expected?: string | null;
             /** Messages */
-            messages?: components["schemas"]["Message"][] | null;
+            messages?: components["schemas"]["tenora_platform__evaluations__schemas__Message"][] | null;
             /** Prompt */
             prompt?: string | null;
             /** Schema */
@@ -6698,15 +6825,84 @@ export interface components {
              */
             object: "list";
         };
-        /** Message */
-        Message: {
-            /** Content */
-            content: string;
+        /**
+         * MessagesRequest
+         * @description POST /v1/messages.
+         */
+        MessagesRequest: {
+            /** Cache Control */
+            cache_control?: unknown;
+            /** Container */
+            container?: null;
+            /** Context Management */
+            context_management?: unknown;
+            /** Inference Geo */
+            inference_geo?: unknown;
+            /** Max Tokens */
+            max_tokens: number;
+            /** Mcp Servers */
+            mcp_servers?: unknown[] | null;
+            /** Messages */
+            messages: components["schemas"]["tenora_platform__inference__anthropic__schemas__Message"][];
+            metadata?: components["schemas"]["RequestMetadata"] | null;
+            /** Model */
+            model: string;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            output_format?: components["schemas"]["OutputFormat"] | null;
+            /** Service Tier */
+            service_tier?: ("auto" | "standard_only") | null;
+            /** Speed */
+            speed?: unknown;
+            /** Stop Sequences */
+            stop_sequences?: string[] | null;
             /**
-             * Role
-             * @enum {string}
+             * Stream
+             * @default false
              */
-            role: "system" | "user" | "assistant";
+            stream: boolean;
+            /** System */
+            system?: string | components["schemas"]["ResultBlock"][] | null;
+            /** Temperature */
+            temperature?: number | null;
+            /** Thinking */
+            thinking?: {
+                [key: string]: unknown;
+            } | null;
+            tool_choice?: components["schemas"]["ToolPick"] | null;
+            /** Tools */
+            tools?: components["schemas"]["ToolDefinition"][] | null;
+            /** Top K */
+            top_k?: number | null;
+            /** Top P */
+            top_p?: number | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * MessageUsage
+         * @description As the engine metered it. `input_tokens` are those that no cache held.
+         */
+        MessageUsage: {
+            /**
+             * Cache Creation Input Tokens
+             * @default 0
+             */
+            cache_creation_input_tokens: number;
+            /**
+             * Cache Read Input Tokens
+             * @default 0
+             */
+            cache_read_input_tokens: number;
+            /** Input Tokens */
+            input_tokens: number;
+            /** Output Tokens */
+            output_tokens: number;
+            /**
+             * Service Tier
+             * @default standard
+             * @constant
+             */
+            service_tier: "standard";
         };
         /**
          * MeterCost
@@ -7232,6 +7428,28 @@ export interface components {
              * @constant
              */
             type: "function_call";
+        };
+        /**
+         * OutputConfig
+         * @description `effort` has no effect.
+         */
+        OutputConfig: {
+            format?: components["schemas"]["OutputFormat"] | null;
+        };
+        /**
+         * OutputFormat
+         * @description What the text has to follow.
+         */
+        OutputFormat: {
+            /** Schema */
+            schema: {
+                [key: string]: unknown;
+            };
+            /**
+             * Type
+             * @constant
+             */
+            type: "json_schema";
         };
         /**
          * OutputMessage
@@ -8529,6 +8747,14 @@ export interface components {
             /** X Request Id */
             x_request_id: string | null;
         };
+        /**
+         * RequestMetadata
+         * @description `user_id` keeps a user at one version of a weighted alias.
+         */
+        RequestMetadata: {
+            /** User Id */
+            user_id?: string | null;
+        };
         /** RequestPage */
         RequestPage: {
             /** Data */
@@ -8836,6 +9062,16 @@ export interface components {
             score: number | null;
             /** Version */
             version: number | "base";
+        };
+        /**
+         * ResultBlock
+         * @description A piece of what a tool answered. Only text is supported; others are refused by name.
+         */
+        ResultBlock: {
+            /** Text */
+            text?: string | null;
+            /** Type */
+            type: string;
         };
         /** ReversalBody */
         ReversalBody: {
@@ -10026,6 +10262,42 @@ export interface components {
             /** Keep Contents Days */
             keep_contents_days?: number | null;
         };
+        /** Message */
+        tenora_platform__evaluations__schemas__Message: {
+            /** Content */
+            content: string;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "system" | "user" | "assistant";
+        };
+        /**
+         * Message
+         * @description One turn.
+         */
+        tenora_platform__inference__anthropic__schemas__Message: {
+            /** Content */
+            content: string | components["schemas"]["Block"][];
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "user" | "assistant" | "system";
+        };
+        /** TextBlock */
+        TextBlock: {
+            /** Citations */
+            citations?: null;
+            /** Text */
+            text: string;
+            /**
+             * Type
+             * @default text
+             * @constant
+             */
+            type: "text";
+        };
         /** TextChoice */
         TextChoice: {
             /** Finish Reason */
@@ -10208,6 +10480,11 @@ export interface components {
             /** Value */
             value: number | null;
         };
+        /** TokenCount */
+        TokenCount: {
+            /** Input Tokens */
+            input_tokens: number;
+        };
         /**
          * TokenizeRequest
          * @description POST /v1/tokenize: a `prompt`, or the `messages` of a chat, which become tokens exactly as
@@ -10296,6 +10573,69 @@ export interface components {
              * @constant
              */
             type: "function";
+        };
+        /**
+         * ToolDefinition
+         * @description A tool of the client's. Tools that a server would run have a `type` of their own and no
+         *     `input_schema`.
+         */
+        ToolDefinition: {
+            /** Description */
+            description?: string | null;
+            /** Input Schema */
+            input_schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** Name */
+            name: string;
+            /**
+             * Strict
+             * @default false
+             */
+            strict: boolean;
+            /**
+             * Type
+             * @default custom
+             */
+            type: string;
+        };
+        /**
+         * ToolPick
+         * @description Whether a tool must be called, and which.
+         */
+        ToolPick: {
+            /**
+             * Disable Parallel Tool Use
+             * @default false
+             */
+            disable_parallel_tool_use: boolean;
+            /** Name */
+            name?: string | null;
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "auto" | "any" | "tool" | "none";
+        };
+        /**
+         * ToolUseBlock
+         * @description A call; its answer is a `tool_result` with this id.
+         */
+        ToolUseBlock: {
+            /** Id */
+            id: string;
+            /** Input */
+            input: {
+                [key: string]: unknown;
+            };
+            /** Name */
+            name: string;
+            /**
+             * Type
+             * @default tool_use
+             * @constant
+             */
+            type: "tool_use";
         };
         /** TopLogprob */
         TopLogprob: {
@@ -16389,6 +16729,73 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Me"];
+                };
+            };
+        };
+    };
+    inference_create_message: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessagesRequest"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicMessage"];
+                    "text/event-stream": string;
+                };
+            };
+        };
+    };
+    inference_count_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CountRequest"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenCount"];
                 };
             };
         };

@@ -46,6 +46,7 @@ class Piece(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: Literal["stop", "length"] | None
     offsets: tuple[int, ...] = ()  # of `logprobs`, where wanted: where each token's text begins
+    matched_stop: str | None = None  # of a last piece: the stop string that ended it
 
 
 class _Sequence:
@@ -62,6 +63,7 @@ class _Sequence:
         self._held = ""
         self._consumed = 0
         self.stopped_at: int | None = None  # tokens, when a stop string was met
+        self._matched: str | None = None  # that stop string
 
     def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()) -> str:
         """Text that may be shown now; empty after a stop string."""
@@ -74,7 +76,7 @@ class _Sequence:
         self._logprobs += logprobs[:new]
         self._offsets += delta.offsets
         if delta.stopped is not None:
-            self.stopped_at = delta.consumed_tokens
+            self.stopped_at, self._matched = delta.consumed_tokens, delta.stopped
         return delta.text
 
     def finish(self, stop_token_id: int | None) -> str:
@@ -88,7 +90,7 @@ class _Sequence:
             self._token_ids.append(stop_token_id)
         delta = self._detokenizer.flush()  # nothing, if the push has met a stop string
         if delta.stopped is not None:
-            self.stopped_at = delta.consumed_tokens
+            self.stopped_at, self._matched = delta.consumed_tokens, delta.stopped
         return text + delta.text
 
     @property
@@ -115,7 +117,9 @@ class _Sequence:
         logprobs = tuple(self._logprobs[:count])
         # Behind the end is what a stop string took away.
         offsets = tuple(min(each, self._length) for each in self._offsets[: len(logprobs)])
-        made = Piece(choice, text, tuple(self._token_ids[:count]), logprobs, finish_reason, offsets)
+        token_ids = tuple(self._token_ids[:count])
+        matched = self._matched if finish_reason is not None else None
+        made = Piece(choice, text, token_ids, logprobs, finish_reason, offsets, matched)
         for kept in (self._token_ids, self._logprobs, self._offsets):
             del kept[:count]
         return made
