@@ -220,6 +220,7 @@ async def test_what_is_anothers_does_not_exist(
             if name not in ("version", "alias", "no"):
                 found = found.replace(value, "*")
         answers.append(json.loads(found))
+        answers[-1].pop("request_id", None)  # of Anthropic's errors
     assert answers[0] == answers[1]
 
 
