@@ -403,7 +403,7 @@ def _adapter_layers(resolved: ResolvedConfig, model: LoadedModel, pace: Pace) ->
     if not resolved.draft_bytes or model.draft_maker is None:
         return None
     store = StoreTier(resolved.engine.object_store, pace=pace)
-    return DraftLayers(model.draft_maker, store, resolved.draft_bytes)
+    return DraftLayers(model.draft_maker, store, resolved.draft_bytes, pace=pace)
 
 
 def is_of_the_device(error: BaseException | None) -> bool:
