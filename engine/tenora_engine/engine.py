@@ -144,6 +144,15 @@ class Engine:
         """Raises InvalidRequestError where it could not run whatever else does. From any thread."""
         check_request(self.config, request)
 
+    def reserve(self, request: GenerationRequest) -> None:
+        """Count the memory of a request that is to be submitted later, until `release`. Raises
+        QueueFullError. Both from any thread."""
+        self._requests.bytes.reserve(request)
+
+    def release(self, request: GenerationRequest) -> None:
+        """See `reserve`: it is about to be submitted, or will not be."""
+        self._requests.bytes.release(request)
+
     def announce(self, request: GenerationRequest) -> None:
         """The request is about to be submitted, as soon as the step that runs has been preempted or
         has ended. May be called from any thread."""
