@@ -144,6 +144,15 @@ class Engine:
         """Raises InvalidRequestError where it could not run whatever else does. From any thread."""
         check_request(self.config, request)
 
+    def reserve(self, request: GenerationRequest) -> None:
+        """Count the memory of a request that is to be submitted later, until `release`. Raises
+        QueueFullError. Both from any thread."""
+        self._requests.bytes.reserve(request)
+
+    def release(self, request: GenerationRequest) -> None:
+        """See `reserve`: it is about to be submitted, or will not be."""
+        self._requests.bytes.release(request)
+
     def announce(self, request: GenerationRequest) -> None:
         """The request is about to be submitted, as soon as the step that runs has been preempted or
         has ended. May be called from any thread."""
@@ -403,7 +412,7 @@ def _adapter_layers(resolved: ResolvedConfig, model: LoadedModel, pace: Pace) ->
     if not resolved.draft_bytes or model.draft_maker is None:
         return None
     store = StoreTier(resolved.engine.object_store, pace=pace)
-    return DraftLayers(model.draft_maker, store, resolved.draft_bytes)
+    return DraftLayers(model.draft_maker, store, resolved.draft_bytes, pace=pace)
 
 
 def is_of_the_device(error: BaseException | None) -> bool:

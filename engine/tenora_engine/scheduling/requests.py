@@ -81,7 +81,7 @@ class Requests:
         self._clock = clock
         self.flights: dict[str, Flight] = {}
         self._tenants: Counter[str] = Counter()  # requests in flight
-        self._bytes = RequestBytes(config.engine.max_request_bytes)
+        self.bytes = RequestBytes(config.engine.max_request_bytes)
         self._num_sequences = 0
         self.held = Held(queue, waits)
         self._deadlines = Deadlines(memory.costs)
@@ -118,8 +118,8 @@ class Requests:
         try:
             self._memory.register(request.tenant)
             check_share(self._config, request, self._memory)
-            self._bytes.check_room(request)
             self._gate.check_room(request.tenant, request.sampling.n, held.total(), held[key])
+            self.bytes.reserve(request)
         except QueueFullError:
             meter.refuse("queue_full")
             raise
@@ -135,7 +135,6 @@ class Requests:
         first = sequences[:1] if holds else sequences
         flight = self.flights[request.request_id] = Flight(request, list(sequences), [])
         self._tenants[key] += 1
-        self._bytes.add(request)
         if len(first) < len(sequences):
             self.held.hold(flight, sequences[1:], now_s)
         for sequence in first:
@@ -336,7 +335,7 @@ class Requests:
             self._release_held(flight)
         if not flight.sequences:
             del self.flights[sequence.request.request_id]
-            self._bytes.remove(sequence.request)
+            self.bytes.release(sequence.request)
             key = sequence.request.tenant.key
             self._tenants[key] -= 1
             if not self._tenants[key]:
@@ -384,6 +383,7 @@ class Requests:
             for sequence in sequences:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
+            self.bytes.release(request)
             if request.adapter is not None and residency != "device":
                 self._loads.request(request.adapter, request.tenant.key)
             raise
