@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tenora_engine.model.loader import LoadedModel
 
 FAILED_STEPS_MAX = 8
-"""Failed steps in a row after which the fault is taken to be the engine's, not the sequences'."""
+"""Failed steps in a row, each with a probe that failed, after which the engine ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -144,6 +144,15 @@ class Engine:
         """Raises InvalidRequestError where it could not run whatever else does. From any thread."""
         check_request(self.config, request)
 
+    def reserve(self, request: GenerationRequest) -> None:
+        """Count the memory of a request that is to be submitted later, until `release`. Raises
+        QueueFullError. Both from any thread."""
+        self._requests.bytes.reserve(request)
+
+    def release(self, request: GenerationRequest) -> None:
+        """See `reserve`: it is about to be submitted, or will not be."""
+        self._requests.bytes.release(request)
+
     def announce(self, request: GenerationRequest) -> None:
         """The request is about to be submitted, as soon as the step that runs has been preempted or
         has ended. May be called from any thread."""
@@ -209,7 +218,8 @@ class Engine:
         them first. What an executor fails by ends in an "error" event; the other sequences of its
         plan go on as if that had not been there (`step_retry`), and the pool stays intact. Raises
         EngineFailedError when that will not end: for an error of the device, or when
-        FAILED_STEPS_MAX times in a row nothing could be run; `abandon` has the events then."""
+        FAILED_STEPS_MAX times in a row nothing could be run, not even a token of the engine's own;
+        `abandon` has the events then."""
         events, self._events = self._events, []
         started = time.perf_counter()
         plan = self._scheduler.schedule(self._executor.take_ended_copies())
@@ -264,7 +274,7 @@ class Engine:
         except Exception as fatal:
             return self._fail(plan, fatal)
         if len(retry.failed) == len(plan.rows):
-            return self._fail(plan, error)
+            return self._fail_all(plan, retry.failed)
         self._failed_steps = 0
         events = self._scheduler.fail(plan, messages(retry.failed))
         return events + self._scheduler.commit(plan, retry.result(), None)
@@ -277,6 +287,23 @@ class Engine:
             self._scheduler.in_flight.take(part)
         assert result is not None  # it may not be preempted
         return result
+
+    def _fail_all(self, plan: StepPlan, errors: Mapping[int, Exception]) -> list[Event]:
+        """None of a step's rows could be run. That is the engine's fault only if nothing can be:
+        one tenant's requests may be all that runs, and each may fail."""
+        try:
+            self._execute_probe(plan)
+        except Exception as error:
+            return self._fail(plan, error)
+        self._failed_steps = 0
+        return self._scheduler.fail(plan, messages(errors))
+
+    def _execute_probe(self, plan: StepPlan) -> None:
+        probe = self._scheduler.in_flight.probe(plan)
+        try:
+            self._executor.execute(probe)
+        finally:
+            self._scheduler.in_flight.take(probe)
 
     def _fail(self, plan: StepPlan, error: Exception) -> list[Event]:
         events = self._scheduler.fail(plan, messages(dict.fromkeys(range(len(plan.rows)), error)))
@@ -403,7 +430,7 @@ def _adapter_layers(resolved: ResolvedConfig, model: LoadedModel, pace: Pace) ->
     if not resolved.draft_bytes or model.draft_maker is None:
         return None
     store = StoreTier(resolved.engine.object_store, pace=pace)
-    return DraftLayers(model.draft_maker, store, resolved.draft_bytes)
+    return DraftLayers(model.draft_maker, store, resolved.draft_bytes, pace=pace)
 
 
 def is_of_the_device(error: BaseException | None) -> bool:

@@ -113,7 +113,12 @@ class EngineTotals(msgspec.Struct, frozen=True):
 
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     """The last event of one sequence. When `reason` is "error", `error` says why and `fault` whose
-    it is; `param` names the field, where it is the request's."""
+    it is; `param` names the field, where it is the request's.
+
+    `usage` is what the sequence took. Where its request has no other, that is what is billed;
+    else `settled` is, of all its sequences and those of the other parts of its body, in the event
+    of the last to end. A fault of the request's or of the weights makes all of them free.
+    """
 
     request_id: str
     index: int
@@ -123,6 +128,25 @@ class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     stop_token_id: int | None = None  # which stop token ended it, if one did
     fault: Fault = "engine"
     param: str | None = None
+    settled: list[UsageRecord] | None = None  # empty: a later event has them
+
+    @property
+    def billed(self) -> list[UsageRecord]:
+        """The records that are billed from now on."""
+        return [self.usage] if self.settled is None else self.settled
+
+
+class SettledEvent(msgspec.Struct, frozen=True, tag="settled"):
+    """What is billed of a body of several parts, all of which have ended, the last of them without
+    an event that could tell it. For the outbox, not for clients."""
+
+    request_id: str  # of one of the parts
+    usage: list[UsageRecord]
+
+    @property
+    def billed(self) -> list[UsageRecord]:
+        """As `FinishEvent.billed`."""
+        return self.usage
 
 
 class RefusedEvent(msgspec.Struct, frozen=True, tag="refused"):
@@ -135,7 +159,8 @@ class RefusedEvent(msgspec.Struct, frozen=True, tag="refused"):
 
 
 SequenceEvent = TokenEvent | FinishEvent
-Event = SequenceEvent | RefusedEvent
+EndEvent = FinishEvent | SettledEvent
+Event = SequenceEvent | RefusedEvent | SettledEvent
 
 
 class AdapterResidency(msgspec.Struct, frozen=True):

@@ -115,33 +115,41 @@ class EngineLoop:
         return future
 
     def _submit_guided(self, request: GenerationRequest) -> Future[None]:
-        """Once its grammar has been compiled; what comes to abort it meanwhile waits for that."""
+        """Once its grammar has been compiled; what comes to abort it meanwhile waits for that. Its
+        memory counts from the beginning."""
         submitted: Future[None] = Future()
         submitted.set_running_or_notify_cancel()
-        try:
-            self._engine.check(request)
-        except EngineError as error:
-            submitted.set_exception(error)
-            return submitted
         received_s = steady()
         with self._wakeup:
             if self._stopping or self._stopped:
                 raise EngineUnavailableError("the engine has been stopped; start it again")
+        try:
+            self._engine.check(request)
+            self._engine.reserve(request)
+        except EngineError as error:
+            submitted.set_exception(error)
+            return submitted
+        with self._wakeup:
             self._compiling[request.request_id] = submitted
 
         def compiled(done: Future[list[Guide]]) -> None:
-            if error := done.exception():
-                end(error)
-                return
-            guides = done.result()
-            try:
-                self.call(
-                    lambda engine: engine.submit(_waited(request, received_s), guides)
-                ).add_done_callback(lambda done: end(done.exception()))
-            except EngineError as error:
-                end(error)
-            else:
-                self._engine.announce(request)
+            error = done.exception()
+            if error is None:
+                guides = done.result()
+                try:
+                    called = self.call(lambda engine: submit(engine, guides))
+                except EngineError as refusal:
+                    error = refusal
+                else:
+                    called.add_done_callback(lambda done: end(done.exception()))
+                    self._engine.announce(request)
+                    return
+            self._engine.release(request)
+            end(error)
+
+        def submit(engine: Engine, guides: list[Guide]) -> None:
+            engine.release(request)
+            engine.submit(_waited(request, received_s), guides)
 
         def end(error: BaseException | None) -> None:
             with self._wakeup:

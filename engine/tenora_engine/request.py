@@ -133,3 +133,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     prediction_token_ids: list[int] = []  # what the caller thinks the answer will be much like
     waited_s: float = 0.0  # that it had waited at its client when it was sent
     context: dict[str, str] = {}  # the caller's own words, given back in the usage record
+    part_of: str | None = None
+    """Names the body of which it is one of `parts`; they are charged together, or not at all.
+    Whoever does not send all of them, or has one refused, aborts the others."""
+    parts: int = 1

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenora_engine.memory.host_kv import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
     from tenora_engine.scheduling.beam_search import BeamGroup
+    from tenora_engine.scheduling.bills import Bill
     from tenora_engine.scheduling.drafts import Drafting
     from tenora_engine.scheduling.sampling import Sampler
     from tenora_engine.scheduling.wait_accounts import Float64s
@@ -171,6 +172,7 @@ class Flight:
     request: GenerationRequest
     sequences: list[Sequence]
     held: list[Sequence]
+    bill: Bill
     ran: bool = False  # whether any of them was ever admitted
 
     @property

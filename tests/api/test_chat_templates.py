@@ -312,7 +312,7 @@ def test_a_template_is_compiled_once_for_its_version_alone() -> None:
 
     made._answer = noting  # type: ignore[method-assign]
     with contextlib.closing(made):
-        own = AdapterTemplate(made, TEMPLATE, {"bos_token": "<|im_start|>"}, "adv_1")
+        own = AdapterTemplate(made, TEMPLATE, {"bos_token": "<|im_start|>"}, "adv_1", "t1")
         for _ in range(3):
             assert own.render(MESSAGES, add_generation_prompt=True) == by_transformers(TEMPLATE)
         assert own.render_open(MESSAGES, add_generation_prompt=False).endswith("Thanks.")
@@ -322,14 +322,18 @@ def test_a_template_is_compiled_once_for_its_version_alone() -> None:
         other.render(MESSAGES)
         assert asked[4:] == [False]
         for number in range(COMPILED_KEPT):
-            made._keep(f"adv_x{number}", b"")
+            made._keep(f"adv_x{number}", "t2", b"")
         own.render(MESSAGES)
-        assert asked[5:] == [False], "what was used longest ago is forgotten"
+        assert asked[5:] == [True], "it is forgotten for no other tenant's"
+        for number in range(COMPILED_KEPT):
+            made._keep(f"adv_y{number}", "t1", b"")
+        own.render(MESSAGES)
+        assert asked[6:] == [False], "what was used longest ago is forgotten"
 
 
 @pytest.mark.parametrize("code", [b"", b"\xff" * 100, marshal.dumps(7), marshal.dumps("x")])
 def test_code_that_is_none_harms_its_owner_alone(renderer: Renderer, code: bytes) -> None:
-    renderer._keep("adv_bad", code)
+    renderer._keep("adv_bad", "t1", code)
     with pytest.raises(InvalidRequestError, match="could not be rendered"):
         AdapterTemplate(renderer, SHORT, {}, "adv_bad").render(MESSAGES)
     assert AdapterTemplate(renderer, SHORT, {}, "adv_good").render(MESSAGES)

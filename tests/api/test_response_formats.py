@@ -60,6 +60,10 @@ def of_openai(kind: str, **more: Any) -> dict[str, Any]:
     return {"response_format": {"type": kind, **more}}
 
 
+EMPTY: list[tuple[str, Any]] = [("json", ""), ("regex", ""), ("grammar", ""), ("choice", [])]
+"""They ask for nothing that an answer could be; whoever means nothing leaves them out."""
+
+
 @pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "completion"])
 @pytest.mark.parametrize(
     ("body", "expected"),
@@ -76,8 +80,10 @@ def of_openai(kind: str, **more: Any) -> dict[str, Any]:
         ),
         ({"guided_json": SCHEMA}, ("json_schema", SCHEMA_TEXT)),
         ({"guided_json": SCHEMA_TEXT}, ("json_schema", SCHEMA_TEXT)),
-        ({"guided_json": {}, "guided_choice": []}, None),
+        ({"guided_json": {}}, ("json_schema", "{}")),
+        ({"guided_json": None, "guided_choice": None}, None),
         ({"guided_regex": "a+"}, ("regex", "a+")),
+        ({"guided_regex": " "}, ("regex", " ")),
         ({"guided_choice": ["a", "größe"]}, ("choice", '["a", "größe"]')),
         ({"guided_grammar": 'root ::= "a"'}, ("grammar", 'root ::= "a"')),
         ({"structured_outputs": {"json": SCHEMA}}, ("json_schema", SCHEMA_TEXT)),
@@ -85,7 +91,7 @@ def of_openai(kind: str, **more: Any) -> dict[str, Any]:
         ({"structured_outputs": {"choice": ["a"]}}, ("choice", '["a"]')),
         ({"structured_outputs": {"grammar": "start: A"}}, ("grammar", "start: A")),
         ({"structured_outputs": {"json_object": True}}, ("json_schema", OBJECT_TEXT)),
-        ({"structured_outputs": {"disable_any_whitespace": True}}, None),
+        ({"structured_outputs": None}, None),
     ],
 )
 async def test_bodies_become_grammars(
@@ -114,6 +120,17 @@ async def test_bodies_become_grammars(
         ({"structured_outputs": {"regex": "a", "json": SCHEMA}}, "structured_outputs"),
         ({"guided_choice": ["a"] * 1025}, "guided_choice"),
         ({"guided_choice": [1]}, "guided_choice[0]"),
+        *(({f"guided_{name}": empty}, f"guided_{name}") for name, empty in EMPTY),
+        *(
+            ({"structured_outputs": {name: empty}}, f"structured_outputs.{name}")
+            for name, empty in EMPTY
+        ),
+        ({"guided_regex": "", "guided_choice": ["a"]}, "guided_regex"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json_object": False}}, "structured_outputs"),
+        ({"structured_outputs": {"disable_any_whitespace": True}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": ""}}, "structured_outputs.structural_tag"),
+        ({"structural_tag": ""}, "structural_tag"),
     ],
 )
 async def test_what_says_nothing_clear_is_refused(

@@ -185,22 +185,23 @@ def test_a_label_is_not_that_of_other_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_completions_say_so(api: Api, echo: bool, stream: bool) -> None:
-    tenant = await api.new_tenant(f"offsets {echo} {stream}", plan="premium")
+@pytest.mark.parametrize("special", [False, True])
+async def test_completions_say_so(api: Api, special: bool, echo: bool, stream: bool) -> None:
+    tenant = await api.new_tenant(f"offsets {special} {echo} {stream}", plan="premium")
     api.engine.answer = lambda request, index: "é水!🙂"
     prompt = api.engine.text.encode("水<|im_end|>é")[:-1]  # its last character is not whole
     body = {"model": "fake-base", "prompt": prompt, "max_tokens": 9, "logprobs": 1, "echo": echo}
-    said = await api.call(
-        tenant.key, "POST", "/v1/completions", json={**body, "stream": stream, "seed": 1}
-    )
+    more = {"stream": stream, "seed": 1, "skip_special_tokens": not special}
+    said = await api.call(tenant.key, "POST", "/v1/completions", json={**body, **more})
     choices = streamed(said.text) if stream else said.json()["choices"]
     text = "".join(choice["text"] for choice in choices)
     rows = [choice["logprobs"] for choice in choices if choice["logprobs"]]
     offsets = [offset for row in rows for offset in row["text_offset"]]
     tokens = [token for row in rows for token in row["tokens"]]
-    of_prompt = [0, 0, 0, 1, 1] if echo else []
-    behind = 2 if echo else 0
-    assert text == ("水\ufffd" if echo else "") + "é水!\ufffd"
+    shown = "水<|im_end|>\ufffd" if special else "水\ufffd"
+    of_prompt = [0, 0, 0, 1, len(shown) - 1] if echo else []
+    behind = len(shown) if echo else 0
+    assert text == (shown if echo else "") + "é水!\ufffd"
     assert offsets == of_prompt + [behind + each for each in (0, 0, 1, 1, 1, 2, 3, 3, 3)]
     assert tokens[-9:-6] == [r"bytes:\xc3", r"bytes:\xa9", r"bytes:\xe6"]
     assert all(len(top) == 1 for row in rows for top in row["top_logprobs"] if top)

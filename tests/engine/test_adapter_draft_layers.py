@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ from tenora_engine.adapters.identity import draft_key
 from tenora_engine.adapters.tiers import StoreTier
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine
-from tenora_engine.executor.draft_layers import RETRY_S, STAY_S, DraftLayers
+from tenora_engine.executor.draft_layers import LOADING_MAX, RETRY_S, STAY_S, DraftLayers
 from tenora_engine.memory.budget import describe, plan_memory
 from tenora_engine.model.draft_layer import DraftMaker, MadeLayer
 from tenora_engine.model.loader import read_model_info
+from tenora_engine.pace import Work
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.drafts import StepTimes
 from tenora_kernels.backend import has_compiled_ops
@@ -107,11 +109,19 @@ def by_fours(engine: Engine, requests: list[GenerationRequest]) -> dict[str, lis
 
 
 def settled(engine: Engine) -> DraftLayers:
-    """Once all loads that have been asked for are done: they are one thread's."""
+    """Once all loads that have been asked for are done."""
     layers = engine._scheduler.drafts._layers
     assert isinstance(layers, DraftLayers)
-    layers._thread.submit(lambda: None).result()
+    wait_for(layers)
     return layers
+
+
+def wait_for(layers: DraftLayers) -> None:
+    """The loads of a tenant run one after the other."""
+    for tenant_key in list(layers._num_loading):
+        done = threading.Event()
+        layers._threads.submit(tenant_key, done.set)
+        assert done.wait(20)
 
 
 @pytest.mark.parametrize("has_base_layer", [True, False])
@@ -182,7 +192,7 @@ def test_a_layer_that_fails_in_a_step_fails_nobody(model: Path, store: Store) ->
     def broken(*_: Any) -> list[list[int]]:
         raise RuntimeError("tensors do not fit together")
 
-    made: Any = layers._kept[digest].made.layer
+    made: Any = layers.get(digest)
     made.propose = broken
     assert answers(engine, requests) == expected
     assert engine.stats().counters["draft_layer_failures"] == 1
@@ -238,7 +248,14 @@ def test_they_are_part_of_the_budget(model: Path) -> None:
 class Shelf:
     """A store of layers of ten bytes each, and who makes them."""
 
-    def read_draft_layer(self, digest: str) -> dict[str, torch.Tensor]:
+    def __init__(self) -> None:
+        self.hangs: set[str] = set()  # until it answers
+        self.answers = threading.Event()
+
+    def read_draft_layer(self, digest: str, work: Work) -> dict[str, torch.Tensor]:
+        if digest in self.hangs:
+            with work.waiting():
+                assert self.answers.wait(20)
         return {}
 
     def make(self, name: str, tensors: dict[str, torch.Tensor]) -> MadeLayer:
@@ -254,8 +271,8 @@ def test_the_least_recently_used_layer_leaves_first() -> None:
     layers = DraftLayers(maker, tier, 20, clock=lambda: now[0])
 
     def want(digest: str) -> bool:
-        is_there = layers.want(AdapterRef(f"of {digest}", 4, digest))
-        layers._thread.submit(lambda: None).result()
+        is_there = layers.want(AdapterRef(f"of {digest}", 4, digest), "t0")
+        wait_for(layers)
         return is_there
 
     assert [want(each) for each in ("a", "b", "a", "b")] == [False, False, True, True]
@@ -279,4 +296,44 @@ def test_the_least_recently_used_layer_leaves_first() -> None:
         "draft_layer_evictions": 1,
     }
     layers.close()
-    assert not layers.want(AdapterRef("of d", 4, "d"))
+    assert not layers.want(AdapterRef("of d", 4, "d"), "t0")
+
+
+def of_tenant(tenant: str, number: int) -> AdapterRef:
+    return AdapterRef(f"{tenant}/{number}", 4, f"layer {tenant}/{number}")
+
+
+def test_a_tenants_cold_layers_delay_no_other_tenants() -> None:
+    """Its loads hang, and fill what it may have on its way."""
+    shelf: Any = Shelf()
+    layers = DraftLayers(shelf, shelf, 10_000)
+    for number in range(2 * LOADING_MAX):
+        shelf.hangs.add(f"layer many/{number}")
+        assert not layers.want(of_tenant("many", number), "many")
+    assert not layers.want(of_tenant("one", 0), "one")
+    done = threading.Event()
+    layers._threads.submit("one", done.set)
+    assert done.wait(20)
+    assert layers.want(of_tenant("one", 0), "one")
+    assert layers.counters()["draft_layer_loads"] == 1
+    shelf.answers.set()
+    layers.close()
+
+
+def test_a_tenant_with_many_layers_leaves_others_their_shares() -> None:
+    """There is room for four, and both use all of theirs all the time."""
+    shelf: Any = Shelf()
+    layers = DraftLayers(shelf, shelf, 40, clock=lambda: 0.0)
+
+    def use(tenant: str, count: int) -> list[bool]:
+        there = [layers.want(of_tenant(tenant, number), tenant) for number in range(count)]
+        wait_for(layers)
+        return there
+
+    use("many", 8)
+    assert sum(use("many", 8)) == 4
+    use("few", 2)
+    for _ in range(3):
+        assert use("few", 2) == [True, True]
+        assert sum(use("many", 8)) == 2
+    layers.close()

@@ -21,6 +21,7 @@ from tenora_engine.scheduling.class_queue import (
     CREDIT_TOKENS,
     ClassShares,
 )
+from tenora_engine.scheduling.parked import Need
 from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.sequence import Sequence, Service
 
@@ -126,8 +127,8 @@ def test_what_is_parked_waits_but_is_not_come_to_and_goes_back_to_its_place() ->
     )
     for sequence in (first, second, third):
         queue.push(sequence, NOW_S)
-    queue.park(second)
-    queue.park(first, for_slot=True)
+    queue.park(second, Need.ADAPTER)
+    queue.park(first, Need.SLOT)
     assert list(queue.candidates()) == [third]
     assert (len(queue), queue.num_in_line, queue.waiting_of("t0")) == (3, 1, 3)
     assert second in queue
@@ -135,14 +136,14 @@ def test_what_is_parked_waits_but_is_not_come_to_and_goes_back_to_its_place() ->
     assert [(stats.waiting, stats.oldest_wait_s) for stats in queue.stats(NOW_S + 5)] == [(3, 5.0)]
     assert queue.work() == 1.0, "what is parked asks for nothing"
     assert queue.parked.of("sha256:a2") == [second]
-    assert queue.parked.first_for_slots() == [first]
+    assert queue.parked.firsts(Need.SLOT) == [first]
     queue.wake(second)
     queue.wake(first)
     assert list(queue.candidates()) == [first, second, third]
-    queue.park(third)
+    queue.park(third, Need.ADAPTER)
     queue.remove(third)
     assert (len(queue), list(queue.parked)) == (2, [])
-    assert not queue.parked.first_for_slots()
+    assert not queue.parked.firsts(Need.SLOT)
 
 
 def test_within_a_round_the_earliest_deadline_goes_first_across_tenants() -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -38,6 +38,7 @@ from tenora_engine.grammar.guide import (
     Vocabulary,
     next_masks,
 )
+from tenora_engine.grammar.reasons import sentence_of
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
 from tiny_folder import write_tiny_folder
@@ -283,6 +284,25 @@ def test_what_no_text_can_follow_is_refused_when_it_is_compiled(
             compiler.guides(request("limits", grammar)).result(PATIENCE_S)
         assert refused.value.param == grammar.param
     assert compiler.num_refused == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("regex", r"[^\s\S]"), ("grammar", "start: A\nA: /a/ & /b/\n")]
+)
+def test_a_refusal_is_a_sentence(compiler: GrammarCompiler, kind: Any, text: str) -> None:
+    """Not the name of a state of the library's, nor its note to its own people."""
+    refused = compiler.guides(request("r", Grammar(kind, text))).exception(PATIENCE_S)
+    assert isinstance(refused, InvalidRequestError)
+    assert str(refused).endswith("is not supported: there is no text that may come next")
+
+
+def test_every_state_of_the_library_has_a_sentence() -> None:
+    from llguidance._util import StopReason
+
+    for state in set(get_args(StopReason)) - {"NotStopped"}:
+        assert " " in sentence_of(f"{state}\n<non-verbose/>"), state
+    assert sentence_of("too many items\n<non-verbose/>") == "too many items"
+    assert sentence_of("")
 
 
 def test_what_some_text_can_follow_is_not_refused(compiler: GrammarCompiler) -> None:

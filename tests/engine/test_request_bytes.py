@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from concurrent.futures import Future
 from random import Random
 
 import hypothesis.strategies as st
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 
 from engine_fakes import Rig, make_config, make_request, make_tenant
-from tenora_engine.errors import QueueFullError
+from tenora_engine.errors import InvalidRequestError, QueueFullError
+from tenora_engine.grammar.guide import Guide
+from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest, Grammar
 from tenora_engine.scheduling.request_bytes import (
     HARD_LIMIT,
@@ -34,10 +37,9 @@ def of_size(number: int, tenant: str, mib: float) -> GenerationRequest:
 
 def admits(held: RequestBytes, wanted: GenerationRequest) -> bool:
     try:
-        held.check_room(wanted)
+        held.reserve(wanted)
     except QueueFullError:
         return False
-    held.add(wanted)
     return True
 
 
@@ -101,9 +103,9 @@ def test_nobody_is_refused_for_anothers_bytes(
             flying[number] = wanted
         assert held.total == sum(map(request_bytes, flying.values())) <= HARD_LIMIT * most
         if flying and ended.random() < 0.3:
-            held.remove(flying.pop(ended.choice(sorted(flying))))
+            held.release(flying.pop(ended.choice(sorted(flying))))
     for each in flying.values():
-        held.remove(each)
+        held.release(each)
     assert held.total == 0
 
 
@@ -122,3 +124,42 @@ def test_the_engine_refuses_with_a_sentence_and_takes_more_when_some_have_ended(
     while rig.engine.has_work:
         rig.engine.step()
     rig.engine.submit(request(7, "a", 40))
+
+
+def test_requests_that_wait_for_their_grammars_are_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A quarter of the bound holds five of them. What comes of a grammar gives the memory back."""
+    grammar = Grammar("regex", "a+", "guided_regex")
+    sampling = msgspec.structs.replace(request(0, "a", 40).sampling, grammar=grammar)
+
+    def guided(number: int, tenant: str = "a") -> GenerationRequest:
+        return msgspec.structs.replace(request(number, tenant, 40), sampling=sampling)
+
+    config = make_config(num_pages=400)
+    most = 20 * request_bytes(guided(0)) + 10
+    engine = msgspec.structs.replace(config.engine, max_request_bytes=most)
+    rig = Rig.build(msgspec.structs.replace(config, engine=engine))
+    compiling: list[Future[list[Guide]]] = []
+
+    def guides(request: GenerationRequest) -> Future[list[Guide]]:
+        compiling.append(Future())
+        return compiling[-1]
+
+    monkeypatch.setattr(rig.engine.grammars, "guides", guides)
+    loop = EngineLoop(rig.engine, lambda events: None)
+    loop.start()
+    submitted = [loop.submit(guided(number)) for number in range(5)]
+    refused = loop.submit(guided(5))
+    with pytest.raises(QueueFullError, match="this tenant's requests in flight take"):
+        refused.result(10)
+    others = loop.submit(guided(6, "b"))
+    assert not others.done()
+    assert len(compiling) == 6
+    for future in compiling:
+        future.set_exception(InvalidRequestError("it is none", "guided_regex"))
+    for done in (*submitted, others):
+        with pytest.raises(InvalidRequestError):
+            done.result(10)
+    loop.submit(request(7, "a", 40)).result(10)
+    loop.stop()

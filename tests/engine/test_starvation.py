@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import QueueFullError
 from tenora_engine.events import FinishEvent
+from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
+from tenora_engine.memory.kv_fetches import MAX_FETCHES
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.loads import PATIENCE_S
 from tenora_engine.scheduling.slot_turns import SLOT_PATIENCE_STEPS
@@ -32,7 +34,11 @@ def with_shares(name: str, least: float, most: float) -> Tenant:
 
 
 def make_rig(
-    num_pages: int = 1000, max_adapters: int = SLOTS, strict_isolation: bool = False
+    num_pages: int = 1000,
+    max_adapters: int = SLOTS,
+    strict_isolation: bool = False,
+    at_once_bytes: float = AT_ONCE_BYTES,
+    host_pages: int = 0,
 ) -> Rig:
     config = make_config(
         num_pages=num_pages,
@@ -44,8 +50,9 @@ def make_rig(
         max_adapters=max_adapters,
         context_tokens=256,
         strict_isolation=strict_isolation,
+        host_pages=host_pages,
     )
-    return Rig.build(config, instant=False)
+    return Rig.build(config, instant=False, at_once_bytes=at_once_bytes)
 
 
 def submit_last(rig: Rig, request_id: str, prompt: list[int], tenant: Tenant, **more: Any) -> None:
@@ -129,6 +136,79 @@ def test_loads_that_hang_keep_nobody_waiting_who_needs_none(own: bool) -> None:
     rig.engine.step()
     submit_last(rig, "base", [2] * 4, make_tenant("me"))
     assert started_after(rig, "base") == 1
+
+
+def submit_copies(rig: Rig, tenant: str, count: int) -> None:
+    """Requests for as many large adapters in host memory, whose copies hang."""
+    rig.loader.instant, rig.adapter_copier.instant = True, False
+    for i in range(count):
+        ref = make_ref(f"large {tenant}/{i}", rank=8)
+        rig.loader.tiers[ref.digest] = "host"  # so that it needs none of the tenant's places
+        rig.engine.submit(
+            make_request(f"{tenant}/{i}", [1] * 4, tenant=make_tenant(tenant), adapter=ref)
+        )
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["others'", "its own"])
+def test_copies_of_large_adapters_keep_nobody_waiting_who_needs_none(own: bool) -> None:
+    rig = make_rig(max_adapters=64, at_once_bytes=0)
+    for tenant in ("me",) if own else ("a", "b", "c"):
+        submit_copies(rig, tenant, 299)
+    for _ in range(12):
+        rig.engine.step()
+    assert rig.memory.arrivals.in_flight
+    submit_last(rig, "base", [2] * 4, make_tenant("me"))
+    assert started_after(rig, "base") == 1
+    while rig.engine.has_work or rig.adapter_copier.in_flight:
+        for copy in list(rig.adapter_copier.in_flight):
+            rig.adapter_copier.finish(copy)
+        rig.engine.step()
+        rig.engine.check_integrity()
+    assert not rig.engine.stats().waiting
+
+
+def test_small_adapters_that_take_turns_to_come_keep_nobody_waiting_who_needs_none() -> None:
+    rig = make_rig(num_pages=2000, max_adapters=400)
+    rig.loader.instant = True
+    for i in range(299):
+        ref, tenant = make_ref(f"small{i}"), make_tenant("me")
+        rig.loader.tiers[ref.digest] = "host"
+        rig.engine.submit(make_request(f"{i}", [1] * 4, tenant=tenant, adapter=ref, **_FOREVER))
+    rig.engine.step()
+    submit_last(rig, "base", [2] * 4, make_tenant("me"))
+    assert started_after(rig, "base") is not None
+
+
+def keep_on_host(rig: Rig, tenant: Tenant, prefixes: list[list[int]]) -> None:
+    """Serve prompts until the KV of the first ones is in host memory alone."""
+    rig.copier.instant = True
+    for number, prefix in enumerate(prefixes):
+        request_id = f"{tenant.key}/kept{number}"
+        rig.engine.submit(make_request(request_id, prefix, tenant=tenant, max_tokens=1))
+        while rig.engine.has_work:
+            rig.engine.step()
+    rig.copier.instant = False
+
+
+def test_kv_that_comes_from_the_host_keeps_nobody_waiting_who_needs_none() -> None:
+    """Each of 290 requests waits for one of the fetches in flight, or for a place among them."""
+    rig = make_rig(num_pages=250, host_pages=4000)
+    me, prefixes = make_tenant("me"), [[number] * 100 for number in range(1, 21)]
+    keep_on_host(rig, me, prefixes)
+    for i in range(290):
+        rig.engine.submit(make_request(f"{i}", [*prefixes[i % 8], i % 90], tenant=me))
+    for _ in range(4):
+        rig.engine.step()
+    assert 0 < len(rig.memory.fetches) <= MAX_FETCHES
+    rig.engine.submit(make_request("base", [2] * 4, tenant=me))
+    assert started_after(rig, "base") == 1
+    while rig.engine.has_work or rig.copier.in_flight:
+        for copy in list(rig.copier.in_flight):
+            rig.copier.finish(copy)
+        rig.now_s += 0.1
+        rig.engine.step()
+        rig.engine.check_integrity()
+    assert not rig.engine.stats().waiting
 
 
 def test_without_a_free_slot_who_needs_none_starts() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine_fakes import Rig, fails_with, make_config, make_ref, make_request, make_tenant, run
 from tenora_engine.config import EngineConfig
-from tenora_engine.engine import Engine, build_engine
+from tenora_engine.engine import FAILED_STEPS_MAX, Engine, build_engine
 from tenora_engine.errors import EngineFailedError, MemoryOperationError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.executor.executor import ModelExecutor
@@ -124,6 +124,21 @@ def test_a_row_that_cannot_be_planned_ends_its_own_request(monkeypatch: pytest.M
     }
 
 
+def test_requests_that_fail_alone_do_not_end_the_engine() -> None:
+    """However many in a row, and each with all rows of its step: the engine's own probe runs."""
+    rig = Rig.build(make_config(num_pages=64))
+    rig.executor.fails = lambda executed: RuntimeError("by itself") if executed.scheduled else None
+    for number in range(3 * FAILED_STEPS_MAX):
+        n = number % 3 + 1
+        adapter = make_ref("a") if number % 2 else None
+        prompt = [number % 7 + 1] * (number % 20 + 1)
+        rig.engine.submit(make_request(f"bad {number}", prompt, n=n, adapter=adapter))
+        assert {event.reason for event in ends(run(rig)).values()} == {"error"}
+    rig.executor.fails = lambda executed: None
+    rig.engine.submit(make_request("good", [1, 2, 3], ignore_eos=True))
+    assert ends(run(rig))["good"].reason == "length"
+
+
 @given(num_rows=st.integers(1, 256), bad=st.sets(st.integers(0, 255), max_size=3))
 def test_rows_are_found_by_halves(num_rows: int, bad: set[int]) -> None:
     bad = {row for row in bad if row < num_rows}
@@ -189,6 +204,35 @@ def engine_of(folder: Path) -> Engine:
             max_running=16,
         )
     )
+
+
+@pytest.mark.parametrize("length", [1, 40])
+def test_a_probe_runs_where_no_request_does(folder: Path, length: int) -> None:
+    """On the model, and leaves what is cached of others as it is."""
+    engine = engine_of(folder)
+    good = random_request("good", random.Random(1))
+    quiet = said(answers(engine, [good]))
+    executor, execute = engine._executor, engine._executor.execute
+
+    def fails(plan: StepPlan) -> StepResult | None:
+        if plan.rows.sequence and engine._scheduler.scheduled(plan).items:
+            raise ValueError("by itself")
+        return execute(plan)
+
+    executor.execute = fails  # type: ignore[method-assign]
+    for number in range(2 * FAILED_STEPS_MAX):
+        bad = GenerationRequest(
+            request_id=f"bad {number}",
+            tenant=Tenant(key="c", namespace="c"),
+            prompt_token_ids=[5] * length,
+            sampling=SamplingParams(seed=3, max_tokens=20),
+        )
+        (end,) = answers(engine, [bad])
+        assert isinstance(end, FinishEvent)
+        assert end.error == "the step failed: ValueError: by itself"
+    executor.execute = execute  # type: ignore[method-assign]
+    assert said(answers(engine, [good])) == quiet
+    engine.close()
 
 
 def random_request(name: str, draw: random.Random) -> GenerationRequest:

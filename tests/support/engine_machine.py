@@ -28,7 +28,7 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.events import Event, FinishEvent, RefusedEvent, TokenEvent
+from tenora_engine.events import Event, FinishEvent, RefusedEvent, SettledEvent, TokenEvent
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.partitions import PIN_SHARE
 from tenora_engine.memory.policies import POLICIES, make_policy
@@ -318,6 +318,7 @@ class EngineMachine(RuleBasedStateMachine):
             if isinstance(event, RefusedEvent):
                 self._check_refusal(event)
                 continue
+            assert not isinstance(event, SettledEvent), "of bodies with several parts"
             key = (event.request_id, event.index)
             assert key not in self.finished, "an event after the last one"
             if isinstance(event, TokenEvent):

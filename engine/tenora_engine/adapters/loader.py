@@ -186,7 +186,7 @@ class AdapterLoader:
 
     def used(self, digest: str, tenant_key: str) -> None:
         """A request asks for the adapter, wherever it is."""
-        self._host.occupancy.use(digest, tenant_key)
+        self._host.use(digest, tenant_key)
         if self._shared is None or (len(self._uses) >= _USES_MAX and digest not in self._uses):
             return
         self._uses[digest] += 1
@@ -309,7 +309,7 @@ class AdapterLoader:
         """On a loader thread: find the adapter in the best tier, and keep it in those above."""
         work = SharedWork(flight.tenant_key, self._cores, self._rooms, self._pace, self._clock)
         try:
-            packed, residency = self._bring(flight.ref, work)
+            packed, residency = self._bring(flight, work)
         except AdapterLoadError as error:
             self._finish(flight, None, error, "store", work.worked_s)
         except Exception as error:  # a defect must fail this adapter's requests, not hang them
@@ -322,13 +322,15 @@ class AdapterLoader:
                 with work:
                     self._share(flight, packed, self._shared, work)
 
-    def _bring(self, ref: AdapterRef, work: SharedWork) -> tuple[PackedAdapter, Residency]:
+    def _bring(self, flight: _Flight, work: SharedWork) -> tuple[PackedAdapter, Residency]:
+        ref, tenant_key = flight.ref, flight.tenant_key
         try:
             with work:
                 packed = self._from_shared(ref.digest, work)
                 if packed is not None:
-                    return self._in_host_memory(packed), "shared"
-                return self._in_host_memory(self._pack_from_store(ref, work)), "store"
+                    return self._in_host_memory(packed, tenant_key), "shared"
+                packed = self._pack_from_store(ref, work)
+                return self._in_host_memory(packed, tenant_key), "store"
         finally:
             work.end()
 
@@ -357,10 +359,12 @@ class AdapterLoader:
             work.rest,
         )
 
-    def _in_host_memory(self, packed: PackedAdapter) -> PackedAdapter:
+    def _in_host_memory(self, packed: PackedAdapter, tenant_key: str = "") -> PackedAdapter:
         """In the pinned slab when there is a device to copy to, so that the copy runs beside the
         steps. As it is where others that are used hold all of it: the copy then waits."""
-        pages = None if self._slab is None else take_room(self._slab, packed.pages, self._host)
+        pages = None
+        if self._slab is not None:
+            pages = take_room(self._slab, packed.pages, self._host, tenant_key)
         return packed if pages is None else dataclasses.replace(packed, pages=pages)
 
     def _finish(
@@ -376,7 +380,7 @@ class AdapterLoader:
         with self._lock:
             del self._flights[flight.ref.digest]
             if packed is not None and not flight.forgotten.is_set() and residency != "host":
-                self._host.put(packed)
+                self._host.put(packed, flight.tenant_key)
             self._counters["load_errors" if error else _COUNTER[residency]] += 1
         self._completed.append(LoadResult(flight.ref, packed, error, residency, load_ms, wait_ms))
         if self.on_complete is not None:

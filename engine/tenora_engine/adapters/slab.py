@@ -23,11 +23,13 @@ def slab_for(resolved: ResolvedConfig) -> PinnedSlab | None:
     return PinnedSlab(config.host_adapter_bytes, resolved.packed_page_elements, dtype)
 
 
-def take_room(slab: PinnedSlab, pages: Tensor, host: HostTier) -> Tensor | None:
-    """The pages in the slab, for which the tier drops what was used least recently; None where
+def take_room(
+    slab: PinnedSlab, pages: Tensor, host: HostTier, tenant_key: str = ""
+) -> Tensor | None:
+    """The pages in the slab, for which the tier drops what goes next for the tenant; None where
     that does not help."""
     for _ in range(_EVICTIONS_MAX):
         own = slab.take(pages)
-        if own is not None or not host.evict_oldest():
+        if own is not None or not host.evict_for(tenant_key, pages.nbytes):
             return own
     return slab.take(pages)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
@@ -26,6 +26,7 @@ from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.clocks import steady, unix_offset
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency
+from tenora_engine.fair_cache import FairCache
 from tenora_engine.pace import Pace, Work
 
 if TYPE_CHECKING:
@@ -49,13 +50,11 @@ def packed_bytes(packed: PackedAdapter) -> int:
 
 
 class HostTier:
-    """Packed adapters in host memory, least recently used out first; what counts is the memory that
-    they really take. Safe in threads."""
+    """Packed adapters in host memory, by equal shares of the tenants that used them last (see
+    `FairCache`); what counts is the memory that they really take. Safe in threads."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
-        self._entries: OrderedDict[str, tuple[PackedAdapter, int, float]] = OrderedDict()
-        self._used_bytes = 0
+        self._entries: FairCache[str, PackedAdapter] = FairCache(capacity_bytes)
         self._moved: set[str] = set()
         self.occupancy = TierOccupancy()
         self.evictions = 0  # for want of room
@@ -68,76 +67,75 @@ class HostTier:
 
     @property
     def capacity_bytes(self) -> int:
-        return self._capacity_bytes
+        return self._entries.capacity
 
     @property
     def used_bytes(self) -> int:
-        return self._used_bytes
+        return self._entries.used
 
     def get(self, digest: str) -> PackedAdapter | None:
         """The adapter, which thereby becomes the most recently used."""
         with self._lock:
-            entry = self._entries.get(digest)
-            if entry is None:
-                return None
-            self._entries[digest] = (*entry[:2], steady())
-            self._entries.move_to_end(digest)
-            return entry[0]
+            return self._entries.use(digest)
 
-    def put(self, packed: PackedAdapter) -> bool:
-        """Keep it, dropping others as needed. False when it alone is larger than the tier."""
-        size = packed_bytes(packed)
+    def use(self, digest: str, tenant_key: str) -> None:
+        """The tenant's request asks for the adapter, wherever it is."""
+        self.occupancy.use(digest, tenant_key)
         with self._lock:
-            self._remove(packed.digest)
-            if size > self._capacity_bytes:
+            self._entries.own(digest, tenant_key)
+
+    def put(self, packed: PackedAdapter, tenant_key: str = "") -> bool:
+        """Keep it for a tenant, dropping others as needed. False when it alone is larger than the
+        tier."""
+        digest, size = packed.digest, packed_bytes(packed)
+        with self._lock:
+            self._remove(digest)
+            if size > self._entries.capacity:
                 return False
-            while self._used_bytes + size > self._capacity_bytes:
-                self._remove(next(iter(self._entries)))
+            for gone in self._entries.put(digest, packed, tenant_key, size):
+                self._dropped(gone)
                 self.evictions += 1
-            self._entries[packed.digest] = (packed, size, steady())
-            self._moved.add(packed.digest)
-            self._used_bytes += size
-            self.occupancy.hold(packed.digest, packed.digest, size)
+            self._entered(digest, size)
             return True
 
-    def evict_oldest(self) -> bool:
-        """Drop what was used least recently; whether there was any."""
+    def evict_for(self, tenant_key: str, num_bytes: int) -> bool:
+        """Drop what goes next for so much of a tenant's; whether there was any."""
         with self._lock:
-            if not self._entries:
+            digest = self._entries.victim(tenant_key, num_bytes)
+            if digest is None:
                 return False
-            self._remove(next(iter(self._entries)))
+            self._remove(digest)
             self.evictions += 1
             return True
 
     def put_below(self, packed: PackedAdapter, limit_bytes: int) -> bool:
         """Keep one that nobody has asked for, as the least recently used, if all is no more than
         `limit_bytes` then and it is not there. Whether it now is."""
-        size = packed_bytes(packed)
+        digest, size = packed.digest, packed_bytes(packed)
         with self._lock:
-            if packed.digest in self._entries or self._used_bytes + size > limit_bytes:
+            if digest in self._entries or self._entries.used + size > limit_bytes:
                 return False
-            self._entries[packed.digest] = (packed, size, 0.0)
-            self._entries.move_to_end(packed.digest, last=False)
-            self._moved.add(packed.digest)
-            self._used_bytes += size
-            self.occupancy.hold(packed.digest, packed.digest, size)
+            self._entries.put_first(digest, packed, size)
+            self._entered(digest, size)
             return True
 
     def residencies(self) -> list[AdapterResidency]:
         """What it holds, the least recently used first."""
         to_unix_s = self._unix_offset()
         with self._lock:
-            return [
-                AdapterResidency(
-                    digest,
-                    "host",
-                    packed.max_rank,
-                    packed.num_pages,
-                    0,
-                    used_s and used_s + to_unix_s,
-                )
-                for digest, (packed, _, used_s) in self._entries.items()
-            ]
+            kept = [(digest, self._entries.look(digest)) for digest in self._entries]
+        return [
+            AdapterResidency(
+                digest,
+                "host",
+                entry.value.max_rank,
+                entry.value.num_pages,
+                0,
+                entry.used_s and entry.used_s + to_unix_s,
+            )
+            for digest, entry in kept
+            if entry is not None
+        ]
 
     def remove(self, digest: str) -> None:
         with self._lock:
@@ -149,10 +147,16 @@ class HostTier:
             moved, self._moved = self._moved, set()
             return moved
 
-    def _remove(self, digest: str) -> None:
-        _, size, _ = self._entries.pop(digest, (None, 0, 0.0))
+    def _entered(self, digest: str, size: int) -> None:
         self._moved.add(digest)
-        self._used_bytes -= size
+        self.occupancy.hold(digest, digest, size)
+
+    def _remove(self, digest: str) -> None:
+        self._entries.remove(digest)
+        self._dropped(digest)
+
+    def _dropped(self, digest: str) -> None:
+        self._moved.add(digest)
         self.occupancy.drop(digest)
 
 
@@ -332,9 +336,9 @@ class StoreTier:
             raise AdapterLoadError(f"adapter {digest}: its config is not a JSON object")
         return parse_adapter_config(fields), tensors
 
-    def read_draft_layer(self, digest: str) -> dict[str, Tensor]:
+    def read_draft_layer(self, digest: str, work: Work | None = None) -> dict[str, Tensor]:
         """The tensors of an adapter's draft layer. Raises AdapterLoadError, as `read`."""
-        file, sha256 = self._get(draft_key(digest), self._pace)
+        file, sha256 = self._get(draft_key(digest), work or self._pace)
         if f"sha256:{sha256}" != digest:
             raise AdapterLoadError(f"the object store's copy of {digest} does not match its digest")
         try:

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from tenora_engine.errors import GrammarsUnavailableError, InvalidRequestError
 from tenora_engine.grammar.limits import CHECK_MEMORY_BYTES, parser_limits
+from tenora_engine.grammar.reasons import reason_of, sentence_of
 from tenora_engine.priority import stand_behind
 from tenora_engine.request import Grammar
 
@@ -177,14 +178,14 @@ def _follow(matcher: Any) -> None:
     for _ in range(FORCED_BYTES_MAX):
         mask = matcher.compute_bitmask()
         if matcher.is_error():
-            raise ValueError(matcher.get_error().strip())
+            raise ValueError(reason_of(matcher))
         allowed = _few_of(mask)
         if not allowed or matcher.is_accepting():
             return
         ways = [matcher] if len(allowed) == 1 else [matcher.deep_copy() for _ in allowed]
         right = [way.consume_token(token_id) for way, token_id in zip(ways, allowed, strict=True)]
         if not any(right):
-            raise ValueError(ways[0].get_error().strip())
+            raise ValueError(reason_of(ways[0]))
         if len(allowed) > 1:
             return
 
@@ -228,7 +229,7 @@ def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library's, of whatever class: its panics are no Exception
-        reason = str(error)[:ERROR_CHARACTERS_MAX]
+        reason = sentence_of(str(error))[:ERROR_CHARACTERS_MAX]
         return {"error": f"{_WORDS[kind]}: {reason}"}
 
 

@@ -24,6 +24,7 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
+from tenora_engine.fair_cache import FairCache
 from tenora_engine.grammar.checker import NICENESS, Checker, GrammarCostError
 from tenora_engine.grammar.guide import (
     SLOW_S,
@@ -78,7 +79,7 @@ class GrammarCompiler:
         self._max_bytes = config.engine.max_grammar_bytes
         self._timeout_s = config.engine.grammar_timeout_ms / 1000
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[Key, Guide | Refusal] = OrderedDict()
+        self._compiled: FairCache[Key, Guide | Refusal] = FairCache(CACHED_MAX, time.monotonic)
         self._cached: Counter[str] = Counter()  # by namespace
         # By namespace, while there are guides that draw on it.
         self._allowances: WeakValueDictionary[str, Allowance] = WeakValueDictionary()
@@ -144,14 +145,13 @@ class GrammarCompiler:
         with self._lock:
             if self._closed:
                 raise EngineUnavailableError("the engine was stopped")
-            known = self._compiled.get(key)
+            known = self._compiled.use(key)
             if isinstance(known, Refusal) and known.until_s < time.monotonic():
                 self._drop(key)
                 known = None
             if isinstance(known, Guide) and known.allowance.is_spent:
                 known = Refusal(TOO_SLOW)
             if known is not None:
-                self._compiled.move_to_end(key)
                 return known
             job = self._jobs.get(key)
             if job is None:
@@ -274,17 +274,20 @@ class GrammarCompiler:
             return self._vocabulary
 
     def _keep(self, key: Key, made: Guide | Refusal) -> None:
-        """Of one tenant, and of all, the least lately used goes first."""
+        """Of one tenant the least lately used goes first; of all that of who has most of them."""
         namespace = key[0]
-        self._compiled[key] = made
-        self._cached[namespace] += 1
+        if key not in self._compiled:
+            self._cached[namespace] += 1
+        for gone in self._compiled.put(key, made, namespace):
+            self._uncount(gone)
         if self._cached[namespace] > TENANT_CACHED_MAX:
             self._drop(next(each for each in self._compiled if each[0] == namespace))
-        elif len(self._compiled) > CACHED_MAX:
-            self._drop(next(iter(self._compiled)))
 
     def _drop(self, key: Key) -> None:
-        del self._compiled[key]
+        self._compiled.remove(key)
+        self._uncount(key)
+
+    def _uncount(self, key: Key) -> None:
         self._cached[key[0]] -= 1
         if not self._cached[key[0]]:
             del self._cached[key[0]]

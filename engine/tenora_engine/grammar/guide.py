@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.grammar.limits import parser_limits
+from tenora_engine.grammar.reasons import reason_of
 from tenora_engine.step import Masks
 
 Bits = npt.NDArray[np.int32]
@@ -77,7 +78,7 @@ class Vocabulary:
         if not made.is_error():
             made.compute_bitmask()  # copies share what this has found out
         if made.is_error():
-            raise ValueError(made.get_error())
+            raise ValueError(reason_of(made))
         return made
 
     def beside(self, make: Callable[[], Bits]) -> Future[Bits]:
@@ -227,8 +228,7 @@ class Guide:
         return self.error is None
 
     def _failure(self) -> str:
-        reason = self.matcher.get_error() or "what may come next takes too long to find"
-        return f"the grammar cannot be followed any further: {reason}"
+        return f"the grammar cannot be followed any further: {reason_of(self.matcher)}"
 
     def validate(self, token_ids: list[int]) -> int:
         """How many of these tokens, from the first, it would allow one after the other."""

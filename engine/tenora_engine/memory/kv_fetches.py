@@ -58,6 +58,8 @@ class KVFetches:
         self._max_ahead = config.num_pages // AHEAD_FRACTION
         self.in_flight: dict[int, KVFetch] = {}
         self.num_ended = 0  # that have come or were cancelled
+        self.on_ended: Callable[[Collection[Sequence]], None] = lambda sequences: None
+        """Is told who waited for one that has come or was cancelled."""
         self._waiters: dict[KVFetch, dict[Sequence, None]] = {}
         self._started = self._cancelled = self._pages_fetched = 0
 
@@ -101,7 +103,7 @@ class KVFetches:
         if not blocks or not self._pays(num_blocks(end), len(blocks), least_s):
             sequence.prefix.looked_ahead = True
             return False
-        if self._is_full(sequence.request.tenant.key):
+        if self.is_full(sequence.request.tenant.key):
             return not ahead  # one of those in flight will end
         if ahead:
             del blocks[max(self._max_ahead - self._pages_in_flight(), 0) :]
@@ -183,7 +185,8 @@ class KVFetches:
         """Of so many pages, behind those in flight."""
         return self._costs.fetch_s((self._pages_in_flight() + count) * self._page_bytes)
 
-    def _is_full(self, tenant_key: str) -> bool:
+    def is_full(self, tenant_key: str) -> bool:
+        """Whether no more may be in flight for the tenant."""
         own = sum(fetch.tenant_key == tenant_key for fetch in self.in_flight.values())
         most = MAX_FETCHES // 2 if own else MAX_FETCHES
         return own >= MAX_TENANT_FETCHES or len(self.in_flight) >= most
@@ -255,6 +258,7 @@ class KVFetches:
             sequence.prefix.fetch = None
             sequence.prefix.num_fetches += 1
             sequence.prefix.looked_ahead = False
+        self.on_ended(waiters)
         return waiters
 
     def _cancel(self, fetch: KVFetch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Generator, Iterator
 
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.class_queue import Waiting
-from tenora_engine.scheduling.parked import Parked
+from tenora_engine.scheduling.parked import Need, Parked
 from tenora_engine.scheduling.running import Holder
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
@@ -79,11 +79,11 @@ class ArrivalQueue:
     def pass_by(self, sequence: Sequence) -> None:
         """Nothing: there are no lines of tenants."""
 
-    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None:
+    def park(self, sequence: Sequence, need: Need) -> None:
         """See `FairQueue.park`; it keeps its place in line."""
         came_s = self._line.get(sequence, 0.0)
         waiting = Waiting(came_s, sequence.number, came_s, sequence)
-        self.parked.add(waiting, for_slot=for_slot)
+        self.parked.add(waiting, need)
 
     def wake(self, sequence: Sequence) -> None:
         self.parked.take(sequence)

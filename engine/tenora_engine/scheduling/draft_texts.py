@@ -4,10 +4,10 @@ answered before (prompt lookup: Saxena, 2023)."""
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
+from tenora_engine.fair_cache import FairCache
 from tenora_engine.memory.prefix import BASE
 from tenora_engine.request import GenerationRequest
 from tenora_engine.sequence import Sequence
@@ -94,33 +94,32 @@ class Answers:
     KEPT_TEXTS = 256
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[_Key, Text] = OrderedDict()
+        self._texts: FairCache[_Key, Text] = FairCache(self.KEPT_TEXTS)
 
     def of(self, request: GenerationRequest) -> Text | None:
-        return self._texts.get(_key(request))
+        kept = self._texts.look(_key(request))
+        return None if kept is None else kept.value
 
     def add(self, sequence: Sequence) -> None:
         """A sequence has ended: the end of its prompt, and its output."""
         key = _key(sequence.request)
-        text = self._texts.pop(key, None) or Text()
-        self._texts[key] = text
+        text = self._texts.remove(key) or Text()
+        self._texts.put(key, text, key[2])
         begin = max(sequence.num_prompt - MATCHES[0], 0)
         text.append(sequence.token_ids[begin:])
         text.cut(self.KEPT_TOKENS)
-        while len(self._texts) > self.KEPT_TEXTS:
-            self._texts.popitem(last=False)
 
     def forget(self, namespace: str, digest: str) -> None:
         for key in [key for key in self._texts if key[:2] == (namespace, digest)]:
-            del self._texts[key]
+            self._texts.remove(key)
 
     def forget_namespace(self, namespace: str) -> None:
         for key in [key for key in self._texts if key[0] == namespace]:
-            del self._texts[key]
+            self._texts.remove(key)
 
     def forget_tenant(self, tenant_key: str) -> None:
         for key in [key for key in self._texts if key[2] == tenant_key]:
-            del self._texts[key]
+            self._texts.remove(key)
 
 
 def _key(request: GenerationRequest) -> _Key:

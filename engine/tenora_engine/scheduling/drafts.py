@@ -261,18 +261,18 @@ class Drafts:
                 back = drafting.first_layer_rate - drafting.layer_rate
                 drafting.layer_rate += _LAYER_RECOVERY * back
                 continue
-            layer = self._own_layer(adapter)
+            layer = self._own_layer(adapter, sequence.request.tenant.key)
             if layer is not None:
                 own[place] = layer
             if layer is not None or self._has_base_layer:
                 most[place] = self.most_proposed
         return Proposals(most, least, own) if most else None
 
-    def _own_layer(self, adapter: AdapterRef | None) -> str | None:
+    def _own_layer(self, adapter: AdapterRef | None, tenant_key: str) -> str | None:
         """The digest of the adapter's own layer, if it is there."""
         if adapter is None or adapter.draft_layer is None or self._layers is None:
             return None
-        return adapter.draft_layer if self._layers.want(adapter) else None
+        return adapter.draft_layer if self._layers.want(adapter, tenant_key) else None
 
     def take(self, sequence: Sequence, proposed: list[int]) -> None:
         """What the layer proposes behind the sequence's tokens."""

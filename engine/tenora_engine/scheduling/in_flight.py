@@ -57,6 +57,13 @@ class StepsInFlight:
         self._steps[part.number] = step
         return part
 
+    def probe(self, plan: StepPlan) -> StepPlan:
+        """A step that nothing of any request is in: one token of the base model, in a page of a
+        plan none of whose rows could be run. To be executed before any other and then taken."""
+        probe = self.plans.probe(self._steps[plan.number].items[0])
+        self._steps[probe.number] = ScheduledStep()
+        return probe
+
     def owners(self, plan: StepPlan) -> list[tuple[str, str]]:
         """Of each row of a plan the tenant's key and the request's id."""
         requests = [item.sequence.request for item in self._steps[plan.number].items]

@@ -18,8 +18,10 @@ from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef
 from tenora_engine.scheduling.admission import Feasibility
+from tenora_engine.scheduling.arrival_turns import MAX_COLD_ADAPTERS, ArrivalTurns
 from tenora_engine.scheduling.chunks import StepDraft
 from tenora_engine.scheduling.loads import AdapterLoads
+from tenora_engine.scheduling.parked import Need, Parked
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.requests import Requests
@@ -41,10 +43,13 @@ PERIOD_S = 0.02
 class Prefetch:
     """What is on its way for a sequence whose turn is not near any more makes room: a fetch of KV
     at once, for it holds pages; an adapter that is not loading yet when a nearer one needs its
-    place."""
+    place. What is parked has been near."""
 
-    def __init__(self, requests: Requests, loads: AdapterLoads, memory: MemoryManager) -> None:
+    def __init__(
+        self, requests: Requests, parked: Parked, loads: AdapterLoads, memory: MemoryManager
+    ) -> None:
         self._requests = requests
+        self._parked = parked
         self._loads = loads
         self._memory = memory
         self._seen: tuple[int, int] | None = None
@@ -52,7 +57,7 @@ class Prefetch:
 
     def is_due(self, now_s: float) -> bool:
         """Whether anything has changed since the last look ahead, some time ago."""
-        return not 0 <= now_s - self._looked_s < PERIOD_S and self._state() != self._seen
+        return now_s - self._looked_s >= PERIOD_S and self._state() != self._seen
 
     def look_ahead(
         self, sequences: Iterable[Sequence], memory_is_short: bool, now_s: float
@@ -75,6 +80,8 @@ class Prefetch:
                 loads.request(request.adapter, request.tenant.key, digests)
             if not memory_is_short:
                 memory.request_fetch(sequence, ahead=True)
+        for fetch in memory.fetches:
+            near.update(s for s in memory.fetches.waiters(fetch) if s in self._parked)
         memory.cancel_other_fetches(near)
 
     def _state(self) -> tuple[int, int]:
@@ -99,9 +106,6 @@ PAGE_PATIENCE_STEPS = 64
 RETRY_STEPS = 16
 """How often one that found too few pages is matched against the prefix cache anew, though there are
 no more than before: more of its prompt may be cached."""
-
-MAX_COLD_ADAPTERS = 4
-"""Small adapters copied to the device in one step: the running sequences wait for the copies."""
 
 RESERVE_FRACTION = 16
 """A new sequence leaves a page for each running one, up to this part of the arena."""
@@ -133,8 +137,9 @@ class _Step:
 class Intake:
     """Starts waiting sequences where there are places.
 
-    Nothing that waits keeps others waiting for what they do not need. What waits for its adapter or
-    for a slot is parked (`SlotTurns`, `FairQueue.park`); what finds no pages or no place ends the
+    Nothing that waits keeps others waiting for what they do not need. What waits for its adapter,
+    for a slot, for its KV or for a way to the device is parked (`SlotTurns`, `ArrivalTurns`,
+    `FairQueue.park`); what finds no pages or no place ends the
     walk along its own line only, unless it was passed for long, and then for those alone that
     compete with it for pages. So a walk costs a bounded number of tries per tenant, and no count of
     blocked sequences of some tenants ends it before it has come to the others.
@@ -159,8 +164,9 @@ class Intake:
         self._waits = waits
         self._memory = memory
         self._feasibility = feasibility  # is told how fast the queue drains
-        self._prefetch = Prefetch(requests, loads, memory)
+        self._prefetch = Prefetch(requests, queue.parked, loads, memory)
         self._slots = SlotTurns(queue, memory, running, waits)
+        self._arrivals = ArrivalTurns(queue, memory, loads)
         waits.on_load_ended = self._slots.wake
         memory.arrivals.on_cancelled = lambda digest: waits.load_changed(digest, is_coming=False)
         self._left_out: dict[Holder, None] = {}  # lines in which the last walks met who is blocked
@@ -178,7 +184,14 @@ class Intake:
     @property
     def is_due(self) -> bool:
         """Whether the next step may start something, though nothing runs or comes meanwhile."""
-        return self._slots.is_due
+        return self._slots.is_due or self._arrivals.is_due
+
+    def begin_step(self) -> None:
+        """Put back in line what may start in this step, and has been waiting for something else
+        than its turn."""
+        self._slots.begin_step()
+        if self._places.are_open:
+            self._arrivals.begin_step()
 
     def admit(self, draft: StepDraft, now_s: float) -> None:
         """Start waiting sequences in fair order while the draft has room, and there are places or
@@ -186,7 +199,6 @@ class Intake:
         part of the step is passed over; so is, where the queue lets pass, one that finds no pages,
         but not for long: then it stops all behind it that compete for them, so that it gets
         them."""
-        self._slots.begin_step()
         if (draft.room and self._places.are_open) or self._prefetch.is_due(now_s):
             self._walk(_Step(), draft, now_s)
         if self._backlog_s is not None:
@@ -216,6 +228,7 @@ class Intake:
     def _walk(self, step: _Step, draft: StepDraft, now_s: float) -> None:
         self._num_walks += 1
         goes_on = self._fill_places(step, draft)
+        self._arrivals.walked()
         if goes_on and draft.room and self._places.are_full:
             self._exchange_places(step, draft)
         if self._prefetch.is_due(now_s):
@@ -308,18 +321,12 @@ class Intake:
         is_ahead = request.adapter is not None and resident is None and loaded is None
         fetches = self._memory.request_fetch(sequence, ahead=is_ahead, busy=bool(self._running))
         if is_ahead:
-            self._park_for_load(sequence)
-        if is_ahead or fetches or self._slots.lacks(sequence, resident):
-            return _Start.BLOCKED
-        return self._try_admit(sequence, resident, loaded, step)
-
-    def _park_for_load(self, sequence: Sequence) -> None:
-        """One whose adapter is on its way is not looked at before it has come."""
-        request = sequence.request
-        if request.adapter is not None and (
-            self._loads.is_coming(request.adapter.digest) or self._memory.is_arriving(request)
-        ):
-            self._queue.park(sequence)
+            self._arrivals.park_for_adapter(sequence)
+        elif fetches:
+            self._arrivals.park_for_kv(sequence)
+        elif not self._slots.lacks(sequence, resident):
+            return self._try_admit(sequence, resident, loaded, step)
+        return _Start.BLOCKED
 
     def _try_admit(
         self,
@@ -339,7 +346,7 @@ class Intake:
         if packed is not None and arrivals.is_large(packed):
             if self._memory.try_start_copy(sequence, packed, load_ms, reserve):
                 self._waits.load_changed(packed.digest, is_coming=True)
-                self._queue.park(sequence)
+                self._queue.park(sequence, Need.ADAPTER)
                 return _Start.BLOCKED
         elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._requests.started(sequence, step.is_express)

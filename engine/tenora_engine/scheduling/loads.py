@@ -291,7 +291,7 @@ class AdapterLoads:
         """Let other loads of a tenant pass those whose adapters have been ready for long and are in
         host memory: their sequences will find them there when it is their turn."""
         now_s = self._clock()
-        if not 0 <= now_s - self._looked_s < PATIENCE_S:
+        if now_s - self._looked_s >= PATIENCE_S:
             self._looked_s = now_s
             for tenant_key in self._places.who_waits():
                 for digest in list(self._places.placed(tenant_key)):

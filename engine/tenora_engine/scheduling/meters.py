@@ -7,13 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Fault, FinishEvent, FinishReason, Residency, UsageRecord
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import AdapterRef
+from tenora_engine.scheduling.bills import freed
 from tenora_engine.sequence import Flight, Sequence
 
 DECODE_COST = 2.0
@@ -182,7 +181,8 @@ def finish_event(
 ) -> FinishEvent:
     """The last event of a sequence of `flight`. The prompt is metered on sequence 0, unless the
     request ends without having run at all. Of an error nothing is that brought nothing, or that is
-    no fault of the engine's: what could not be answered is not charged."""
+    no fault of the engine's: what could not be answered is not charged, and its bill (`bills`) says
+    the same of the sequences that ended before."""
     generated, asked = sequence.num_generated, ending.output_tokens
     metered = generated if asked is None else max(min(asked, generated), 0)
     ran = flight.ran or len(flight.sequences) > 1
@@ -190,18 +190,16 @@ def finish_event(
     usage = usage_record(
         sequence,
         ending.reason,
-        prompt_ran=sequence.index == 0 and ran and not is_free,
-        output_tokens=0 if is_free else metered,
+        prompt_ran=sequence.index == 0 and ran,
+        output_tokens=metered,
         now_s=now_s,
         to_unix_s=to_unix_s,
     )
-    if is_free:
-        usage = msgspec.structs.replace(usage, cold_load=False)
     return FinishEvent(
         request_id=sequence.request.request_id,
         index=sequence.index,
         reason=ending.reason,
-        usage=usage,
+        usage=freed(usage) if is_free else usage,
         error=ending.error,
         stop_token_id=ending.stop_token_id,
         fault=ending.fault,

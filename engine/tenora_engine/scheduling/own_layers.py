@@ -11,8 +11,9 @@ from tenora_engine.request import AdapterRef
 class OwnLayers(Protocol):
     """The trained layers that adapters bring, as in `executor.draft_layers`."""
 
-    def want(self, ref: AdapterRef) -> bool:
-        """Whether the adapter's is there to be asked; if not it is brought beside the steps."""
+    def want(self, ref: AdapterRef, tenant_key: str) -> bool:
+        """Whether the adapter's is there to be asked; if not it is brought beside the steps, in
+        the tenant's turn."""
         ...
 
     def forget(self, adapter: str) -> None: ...

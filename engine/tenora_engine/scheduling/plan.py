@@ -13,6 +13,7 @@ import msgspec
 from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import MemoryOperation, Proposals, Rows, Sampling, StepPlan
+from tenora_kernels.segments import BASE_SLOT
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +90,23 @@ class PlanWriter:
         rows = self._decode_rows(step) if is_plain else self._rows(step)
         asked = self._sampling(step)
         return StepPlan(self._number, rows, asked, is_preemptible, list(memory), step.proposals)
+
+    def probe(self, item: ScheduledSequence) -> StepPlan:
+        """One token of the base model, at the beginning of the page into which the sequence's next
+        one would go: nobody else reads that page, and the sequence ends."""
+        self._number += 1
+        sequence, one = item.sequence, array("i", [1])
+        page = sequence.block_table[sequence.num_computed // self._block_tokens]
+        rows = Rows(
+            sequence=[sequence.number],
+            query_len=one,
+            context_len=one,
+            adapter_slot=array("i", [BASE_SLOT]),
+            num_samples=one,
+            token_ids=array("i", [0]),
+            pages=array("i", [page]),
+        )
+        return StepPlan(self._number, rows)
 
     def _sampling(self, step: ScheduledStep) -> Sampling | None:
         if step.samples_once:

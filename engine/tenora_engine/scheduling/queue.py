@@ -22,7 +22,7 @@ from tenora_engine.scheduling.class_queue import (
     Waiting,
     service_class,
 )
-from tenora_engine.scheduling.parked import Parked
+from tenora_engine.scheduling.parked import Need, Parked
 from tenora_engine.scheduling.running import Holder, Standings, holder_of
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
@@ -54,7 +54,7 @@ class WaitingQueue(Protocol):
     def counter(self, tenant_key: str, tier: str) -> float: ...
     def candidates(self, left_out: Collection[Holder] = ()) -> Generator[Sequence, None, None]: ...
     def pass_by(self, sequence: Sequence) -> None: ...
-    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None: ...
+    def park(self, sequence: Sequence, need: Need) -> None: ...
     def wake(self, sequence: Sequence) -> None: ...
     def turn(self, sequence: Sequence) -> Turn: ...
     def first_turn(self) -> Turn | None: ...
@@ -136,11 +136,11 @@ class FairQueue:
         if self.parked.take(sequence) is None:
             self._leave_line(sequence)
 
-    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None:
-        """Take a waiting sequence out of its line until it is woken: its adapter is on its way, or
-        has to wait `for_slot`. While it is parked it asks for no share of anything, and a tenant
-        of which all is parked does not count among those that wait for their turn."""
-        self.parked.add(self._leave_line(sequence), for_slot=for_slot)
+    def park(self, sequence: Sequence, need: Need) -> None:
+        """Take a waiting sequence out of its line until it is woken: it lacks something. While it
+        is parked it asks for no share of anything, and a tenant of which all is parked does not
+        count among those that wait for their turn."""
+        self.parked.add(self._leave_line(sequence), need)
 
     def wake(self, sequence: Sequence) -> None:
         """Put a parked sequence back to its place in line. A walk that is under way in that line

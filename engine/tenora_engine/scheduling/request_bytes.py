@@ -3,6 +3,7 @@ another one may come. It reckons; what is measured it does not know."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 from tenora_engine.errors import QueueFullError
@@ -39,24 +40,39 @@ def request_bytes(request: GenerationRequest) -> int:
 
 
 class RequestBytes:
-    """Of all requests in flight, at most about `most`: what runs was admitted with its memory."""
+    """Of all requests in flight, at most about `most`: what runs was admitted with its memory. Safe
+    in threads: what waits for its grammar counts, too, before the step thread has it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._by_tenant: Counter[str] = Counter()
-        self._sizes: dict[str, tuple[str, int]] = {}  # request id -> whose, and how much
+        self._lock = threading.Lock()
 
     @property
     def total(self) -> int:
-        return self._by_tenant.total()
+        with self._lock:
+            return self._by_tenant.total()
 
-    def check_room(self, request: GenerationRequest) -> None:
-        """Raises QueueFullError when the tenant would pass its part of the bound, or the bound is
-        reached and the tenant has more than an equal share of it, so that no other tenant's bytes
-        refuse the request of one within its share. A tenant's only request always has room but
-        where many small shares come to HARD_LIMIT bounds: a context bounds it."""
+    def reserve(self, request: GenerationRequest) -> None:
+        """Count a request that `release` gives back. Raises QueueFullError when the tenant would
+        pass its part of the bound, or the bound is reached and the tenant has more than an equal
+        share of it, so that no other tenant's bytes refuse the request of one within its share. A
+        tenant's only request always has room but where many small shares come to HARD_LIMIT bounds:
+        a context bounds it."""
         key, size = request.tenant.key, request_bytes(request)
-        own, total = self._by_tenant[key], self.total
+        with self._lock:
+            self._check_room(key, size)
+            self._by_tenant[key] += size
+
+    def release(self, request: GenerationRequest) -> None:
+        key, size = request.tenant.key, request_bytes(request)
+        with self._lock:
+            self._by_tenant[key] -= size
+            if not self._by_tenant[key]:
+                del self._by_tenant[key]
+
+    def _check_room(self, key: str, size: int) -> None:
+        own, total = self._by_tenant[key], self._by_tenant.total()
         if total + size > HARD_LIMIT * max(self._most, size):
             raise self._refusal(f"the requests in flight take {_mib(total)}", size)
         if not own:
@@ -68,17 +84,6 @@ class RequestBytes:
             raise self._refusal(
                 f"the requests in flight take {_mib(total)}, this tenant's {_mib(own)}", size
             )
-
-    def add(self, request: GenerationRequest) -> None:
-        size = request_bytes(request)
-        self._sizes[request.request_id] = request.tenant.key, size
-        self._by_tenant[request.tenant.key] += size
-
-    def remove(self, request: GenerationRequest) -> None:
-        key, size = self._sizes.pop(request.request_id)
-        self._by_tenant[key] -= size
-        if not self._by_tenant[key]:
-            del self._by_tenant[key]
 
     def _refusal(self, taken: str, size: int) -> QueueFullError:
         return QueueFullError(

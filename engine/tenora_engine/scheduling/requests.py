@@ -17,11 +17,21 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.events import Event, Fault, FinishEvent, FinishReason, RefusedEvent, Residency
+from tenora_engine.events import (
+    Event,
+    Fault,
+    FinishEvent,
+    FinishReason,
+    RefusedEvent,
+    Residency,
+    SettledEvent,
+    UsageRecord,
+)
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.admission import Deadlines, Gate, check_share, make_sequences
 from tenora_engine.scheduling.beams import give_text
+from tenora_engine.scheduling.bills import Bills
 from tenora_engine.scheduling.class_queue import service_class
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.held import Held
@@ -80,8 +90,9 @@ class Requests:
         self._telemetry = telemetry
         self._clock = clock
         self.flights: dict[str, Flight] = {}
+        self._bills = Bills()
         self._tenants: Counter[str] = Counter()  # requests in flight
-        self._bytes = RequestBytes(config.engine.max_request_bytes)
+        self.bytes = RequestBytes(config.engine.max_request_bytes)
         self._num_sequences = 0
         self.held = Held(queue, waits)
         self._deadlines = Deadlines(memory.costs)
@@ -118,8 +129,8 @@ class Requests:
         try:
             self._memory.register(request.tenant)
             check_share(self._config, request, self._memory)
-            self._bytes.check_room(request)
             self._gate.check_room(request.tenant, request.sampling.n, held.total(), held[key])
+            self.bytes.reserve(request)
         except QueueFullError:
             meter.refuse("queue_full")
             raise
@@ -133,9 +144,9 @@ class Requests:
         self._num_sequences += len(sequences)
         holds = self._config.engine.prefix_caching or request.sampling.beams is not None
         first = sequences[:1] if holds else sequences
-        flight = self.flights[request.request_id] = Flight(request, list(sequences), [])
+        bill = self._bills.open(request)
+        flight = self.flights[request.request_id] = Flight(request, list(sequences), [], bill)
         self._tenants[key] += 1
-        self._bytes.add(request)
         if len(first) < len(sequences):
             self.held.hold(flight, sequences[1:], now_s)
         for sequence in first:
@@ -155,6 +166,8 @@ class Requests:
         output_tokens: int | None,
     ) -> None:
         """See `Engine.abort`."""
+        if index is None:
+            self._settled(self._bills.abort(request_id, is_free=reason == "invalid"))
         flight = self.flights.get(request_id)
         if flight is None:
             return
@@ -285,7 +298,7 @@ class Requests:
         if sequence.beams is not None and ending.reason in ("stop", "length"):
             ending = give_text(sequence, ending, self.events)
         meter_end(sequence, ending, now_s)
-        self.events.append(finish_event(flight, sequence, ending, now_s, to_unix_s))
+        self.events.append(self._last_event(flight, sequence, ending, now_s, to_unix_s))
         self._leave(flight, sequence)
         self._drafts.ended(sequence)
         if not flight.sequences:
@@ -304,11 +317,24 @@ class Requests:
                 sequence.waits.parts = self._waits.parts(sequence)
                 if (flight.request.request_id, sequence.index) not in ended:
                     ending = Ending(reason, error=error)
-                    events.append(finish_event(flight, sequence, ending, now_s, to_unix_s))
+                    events.append(self._last_event(flight, sequence, ending, now_s, to_unix_s))
                 flight.sequences.remove(sequence)
+        events += [SettledEvent(u[0].request_id, u) for u in self._bills.close() if u]
         self.flights.clear()
         self.events.clear()
         return events
+
+    def _last_event(
+        self, flight: Flight, sequence: Sequence, ending: Ending, now_s: float, to_unix_s: float
+    ) -> FinishEvent:
+        """Of a sequence that has not left its flight."""
+        event = finish_event(flight, sequence, ending, now_s, to_unix_s)
+        return self._bills.add(flight.request, flight.bill, event, len(flight.sequences) - 1)
+
+    def _settled(self, usage: list[UsageRecord]) -> None:
+        """Of a body of which the last part has left without an event of its own."""
+        if usage:
+            self.events.append(SettledEvent(usage[0].request_id, usage))
 
     def _refuse(self, sequence: Sequence) -> None:
         """End all sequences of a waiting request, of which none has run."""
@@ -325,6 +351,7 @@ class Requests:
         )
         retry_after_ms = self._gate.retry_after_ms(sequence, self._loads.residency_for(request))
         self.events.append(RefusedEvent(request.request_id, message, retry_after_ms))
+        self._settled(self._bills.refuse(request, flight.bill))
 
     def _leave(self, flight: Flight, sequence: Sequence) -> None:
         """Give back what keeps a sequence in flight that neither runs nor waits any more."""
@@ -336,7 +363,7 @@ class Requests:
             self._release_held(flight)
         if not flight.sequences:
             del self.flights[sequence.request.request_id]
-            self._bytes.remove(sequence.request)
+            self.bytes.release(sequence.request)
             key = sequence.request.tenant.key
             self._tenants[key] -= 1
             if not self._tenants[key]:
@@ -384,6 +411,7 @@ class Requests:
             for sequence in sequences:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
+            self.bytes.release(request)
             if request.adapter is not None and residency != "device":
                 self._loads.request(request.adapter, request.tenant.key)
             raise

@@ -191,6 +191,7 @@ class Scheduler:
         for sequence in self._places.take_back():
             self.requests.give_up_place(sequence)
         self._grow()
+        self._intake.begin_step()
         draft = self._plan_running(now_s)
         self._intake.admit(draft, now_s)
         draft.add_rest()

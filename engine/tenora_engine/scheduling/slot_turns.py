@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.scheduling.parked import Need
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.waits import Waits
@@ -71,10 +72,10 @@ class SlotTurns:
         parked, given_up = self._queue.parked, self._memory.adapters.slots_given_up
         if given_up != self._seen:
             self._seen, self._may_be_free = given_up, True
-        if not parked.waits_for_slots:
+        if not parked.waits_for(Need.SLOT):
             return
         if self._may_be_free:
-            woken = [s for s in parked.first_for_slots() if self._can_have_slot(s)]
+            woken = [s for s in parked.firsts(Need.SLOT) if self._can_have_slot(s)]
             for sequence in woken:
                 self._wake(sequence)
             self._may_be_free = bool(woken)
@@ -86,7 +87,7 @@ class SlotTurns:
         """Whether the next step may change who waits for a slot, though nothing runs or comes."""
         if self._drain is not None and not self._drain.adapter.references:
             return True
-        return self._may_be_free and self._queue.parked.waits_for_slots
+        return self._may_be_free and self._queue.parked.waits_for(Need.SLOT)
 
     def lacks(self, sequence: Sequence, resident: ResidentAdapter | None) -> bool:
         """Whether a sequence, whose adapter is `resident` or not, has to wait for a slot. It is
@@ -100,14 +101,14 @@ class SlotTurns:
             if _most_left(sequence) < max(map(_most_left, on_slot), default=0):
                 return False
             self._waits.short_of_slots(sequence)
-            self._queue.park(sequence)  # until the drain ends
+            self._queue.park(sequence, Need.ADAPTER)  # until the drain ends
             return True
         if self._can_have_slot(sequence):
             return False
         if not sequence.service.slot_step:
             sequence.service.slot_step = self._step
         self._waits.short_of_slots(sequence)
-        self._queue.park(sequence, for_slot=True)
+        self._queue.park(sequence, Need.SLOT)
         return True
 
     def wake(self, digest: str) -> None:
@@ -126,7 +127,7 @@ class SlotTurns:
         """For the first in turn for which there is an adapter to be drained."""
         waits_long = [
             sequence
-            for sequence in self._queue.parked.first_for_slots()
+            for sequence in self._queue.parked.firsts(Need.SLOT)
             if self._step - sequence.service.slot_step >= SLOT_PATIENCE_STEPS
             and not self._memory.still_lacks(sequence)
         ]
@@ -144,7 +145,7 @@ class SlotTurns:
         is_there = self._memory.adapters.get(adapter.digest, adapter.scope) is adapter
         if is_there and sequence.state is SequenceState.WAITING:
             drain.steps_offered += not adapter.references
-            lacks_adapter = sequence in parked and not parked.is_for_slot(sequence)
+            lacks_adapter = sequence in parked and not parked.is_for(sequence, Need.SLOT)
             is_offered = not adapter.pinned and drain.steps_offered <= OFFER_STEPS
             if is_offered and not lacks_adapter:
                 return

@@ -37,7 +37,7 @@ class WaitClock:
     part of each second that it takes now; they add up to 1. Readings are never changed in place,
     so that to keep one costs nothing."""
 
-    __slots__ = ("_last_s", "jumps", "members", "rated_s", "rates", "reading")
+    __slots__ = ("_last_s", "members", "rated_s", "rates", "reading")
 
     def __init__(self, size: int, nobodys: int = START) -> None:
         """`nobodys`: what takes all as long as no rates are set."""
@@ -46,19 +46,13 @@ class WaitClock:
         self.rates[nobodys] = 1.0
         self.rated_s = -np.inf  # when the rates were last looked at
         self.members = 0  # that go by it; its owner counts them
-        self.jumps = 0  # times that it was set back
         self._last_s: float | None = None
 
     def advance(self, now_s: float) -> None:
-        """Until now it went at the present rates. A wall clock that was set back takes nothing."""
+        """Until now it went at the present rates."""
         last_s, self._last_s = self._last_s, now_s
-        if now_s == last_s or last_s is None:
-            return
-        elapsed_s = now_s - last_s
-        if elapsed_s < 0:
-            self.jumps += 1
-            return
-        self.reading = self.reading + self.rates * elapsed_s
+        if last_s is not None and now_s != last_s:
+            self.reading = self.reading + self.rates * (now_s - last_s)
 
     def set_rates(self, parts: Float64s, total: float, nobodys: int = START) -> None:
         """From now on, by `parts`, which add up to `total` and are taken over; where that is 0,

@@ -68,7 +68,6 @@ class Wait:
     clock: WaitClock | None  # by which its seconds are taken; None: all by `fixed`
     reading: Float64s  # of the clock, when it began to go by it
     since_s: float  # when that was
-    jumps: int
     fixed: int = START
     before_s: float = 0.0  # that it had waited when the engine was given it
     step: int = 0  # in which it was last found short of memory
@@ -115,7 +114,7 @@ class Waits:
         """It comes to the queue; `again`: it has run before; `is_loading`: its adapter is."""
         clock = self._queue
         clock.advance(now_s)
-        wait = Wait(again, clock, clock.reading, now_s, clock.jumps)
+        wait = Wait(again, clock, clock.reading, now_s)
         if not again:
             wait.before_s = now_s - sequence.arrival_s
         self._waiting[sequence] = sequence.waits.now = wait
@@ -155,7 +154,7 @@ class Waits:
                 parts = parts + before
             sequence.waits.again = parts
         else:
-            sequence.waits.first = self._exact(sequence, wait, parts, now_s)
+            sequence.waits.first = parts
 
     def load_changed(self, digest: str, is_coming: bool) -> None:
         """An adapter sets out for the device, by whichever part of its way, or has come to the end
@@ -229,7 +228,7 @@ class Waits:
     def totals(self) -> list[WaitTotal]:
         """Of all waits, those that have not ended as of about SETTLE_PERIOD_S ago."""
         now_s = self._now()
-        if not 0 <= now_s - self._settled_s < SETTLE_PERIOD_S:
+        if now_s - self._settled_s >= SETTLE_PERIOD_S:
             self._settled_s = now_s
             for sequence, wait in self._waiting.items():
                 self._tell(sequence, wait, self._settle(wait, now_s))
@@ -302,7 +301,7 @@ class Waits:
         clock = wait.clock
         if clock is None:
             parts = np.zeros(self._size) if wait.parts is None else wait.parts.copy()
-            parts[wait.fixed] += max(now_s - wait.since_s, 0.0)
+            parts[wait.fixed] += now_s - wait.since_s
         else:
             clock.advance(now_s)
             parts = clock.reading - wait.reading
@@ -310,23 +309,9 @@ class Waits:
             if wait.parts is not None:
                 parts += wait.parts
         if wait.before_s:
-            parts[START] += max(wait.before_s, 0.0)
-            if wait.before_s < 0:
-                wait.jumps = -1  # it came before it was sent
+            parts[START] += wait.before_s
             wait.before_s = 0.0
         wait.since_s, wait.parts = now_s, parts
-        return parts
-
-    def _exact(self, sequence: Sequence, wait: Wait, parts: Float64s, now_s: float) -> Float64s:
-        """Where clocks were set, or differ, what is metered as the time in the queue is what
-        counts."""
-        if wait.jumps == self._queue.jumps:
-            return parts
-        queue_s, total = max(now_s - sequence.arrival_s, 0.0), float(parts.sum())
-        if total > queue_s:
-            return parts * (queue_s / total)
-        parts = parts.copy()
-        parts[START] += queue_s - total
         return parts
 
     def _tell(self, sequence: Sequence, wait: Wait, parts: Float64s) -> None:
@@ -355,7 +340,7 @@ class Waits:
                 self._change(sequence, self._queue, START, now_s)
         for sequence, wait in self._short.items():
             clock = self._clocks[wait.key]
-            if 0 <= now_s - clock.rated_s < PAGES_PERIOD_S:
+            if now_s - clock.rated_s < PAGES_PERIOD_S:
                 continue
             clock.advance(now_s)
             clock.rated_s = now_s
@@ -414,7 +399,7 @@ class GapWatch:
 
     def look(self, queue: WaitingQueue, now_s: float, unix_offset: Clock) -> None:
         """A step has been planned."""
-        if 0 <= now_s - self._looked_s < GAP_PERIOD_S or not len(queue):
+        if now_s - self._looked_s < GAP_PERIOD_S or not len(queue):
             return
         self._looked_s = now_s
         minute = int((now_s + unix_offset()) // 60)

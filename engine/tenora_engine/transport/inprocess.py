@@ -15,6 +15,7 @@ from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import DeadlineError, EngineError, EngineUnavailableError
 from tenora_engine.events import (
     AdapterFootprint,
+    EndEvent,
     EngineStats,
     EngineTotals,
     Event,
@@ -224,27 +225,27 @@ class InProcessEngineClient(RoutedClient):
     def _take_events(self, events: list[Event]) -> None:
         """As EngineServer does."""
         tokens: list[SequenceEvent] = []
-        finishes: list[FinishEvent] = []
+        ends: list[EndEvent] = []
         for event in events:
             if isinstance(event, TokenEvent):
                 tokens.append(event)
-            elif isinstance(event, FinishEvent):
-                finishes.append(event)
+            elif isinstance(event, EndEvent):
+                ends.append(event)
             else:
                 error = DeadlineError(event.message, event.retry_after_ms)
                 self._active.remove(event.request_id)
                 self._idle.set()
                 self._router.refuse(event.request_id, error)
         self._router.dispatch(tokens)
-        if finishes:
-            self._when_written(usage_of(finishes), self._take_finishes, finishes)
+        if ends:
+            self._when_written(usage_of(ends), self._take_ends, ends)
 
-    def _take_finishes(self, finishes: list[FinishEvent]) -> None:
-        for event in finishes:
-            self._active.note_finish(event)
+    def _take_ends(self, ends: list[EndEvent]) -> None:
+        for event in ends:
+            self._active.note_end(event)
         self._idle.set()
         self._usage_waits.set()
-        self._router.dispatch(finishes)
+        self._router.dispatch(event for event in ends if isinstance(event, FinishEvent))
 
     def _when_written(
         self, records: list[UsageRecord], call: Callable[..., None], *arguments: object

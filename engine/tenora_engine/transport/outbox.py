@@ -14,9 +14,9 @@ import msgspec
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import (
+    EndEvent,
     EngineTotals,
     Event,
-    FinishEvent,
     Metered,
     OccupancyRecord,
     UsageRecord,
@@ -61,7 +61,7 @@ class _Held:
 
 def usage_of(events: Iterable[Event]) -> list[UsageRecord]:
     """The records that must be in the outbox before these events are shown to anyone."""
-    return [event.usage for event in events if isinstance(event, FinishEvent)]
+    return [record for event in events if isinstance(event, EndEvent) for record in event.billed]
 
 
 class UsageOutbox:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from tenora_engine.client import AbortReason
 from tenora_engine.errors import EngineError, EngineUnavailableError, InvalidRequestError
-from tenora_engine.events import FinishEvent, SequenceEvent
+from tenora_engine.events import EndEvent, FinishEvent, SequenceEvent
 from tenora_engine.request import GenerationRequest
 
 
@@ -178,10 +178,12 @@ class ActiveRequests:
         self._unfinished.pop(request_id, None)
         self._owner.pop(request_id, None)
 
-    def note_finish(self, event: FinishEvent) -> None:
-        """One sequence ended; the request goes when all have."""
-        left = self._unfinished.get(event.request_id, 0) - 1
-        if left > 0:
-            self._unfinished[event.request_id] = left
-        else:
-            self.remove(event.request_id)
+    def note_end(self, event: EndEvent) -> None:
+        """One sequence ended, or a body was settled. A request goes when all of its sequences have
+        ended and what they come to is known: until then an abort may settle it."""
+        ended = {record.request_id for record in event.billed}
+        if isinstance(event, FinishEvent) and event.request_id in self._unfinished:
+            self._unfinished[event.request_id] -= 1
+        for request_id in ended:
+            if self._unfinished.get(request_id, 0) <= 0:
+                self.remove(request_id)

@@ -23,6 +23,7 @@ from tenora_engine.errors import (
     InvalidRequestError,
 )
 from tenora_engine.events import (
+    EndEvent,
     Event,
     FinishEvent,
     Metered,
@@ -152,29 +153,27 @@ class EngineServer:
     def _send_events(self, events: list[Event]) -> None:
         """Tokens at once; what has finished when its usage is on the disk, for which nothing else
         waits."""
-        finishes: list[FinishEvent] = []
+        ends: list[EndEvent] = []
         tokens: list[SequenceEvent] = []
         for event in events:
             if isinstance(event, TokenEvent):
                 tokens.append(event)
-            elif isinstance(event, FinishEvent):
-                finishes.append(event)
+            elif isinstance(event, EndEvent):
+                ends.append(event)
             else:
                 self._note_late(event)
         self._send_to_owners(tokens)
-        if finishes:
-            written = self._keeper.append(usage_of(finishes))
-            written.add_done_callback(
-                lambda done: self._later(lambda: self._send_finishes(finishes, done))
-            )
+        if ends:
+            written = self._keeper.append(usage_of(ends))
+            written.add_done_callback(lambda done: self._later(lambda: self._send_ends(ends, done)))
 
-    def _send_finishes(self, finishes: list[FinishEvent], written: Future[None]) -> None:
+    def _send_ends(self, ends: list[EndEvent], written: Future[None]) -> None:
         error = written.exception()
         if error is not None:
             _log.error("usage records are lost", exc_info=error)
-        self._send_to_owners(finishes)
-        for event in finishes:
-            self._active.note_finish(event)
+        self._send_to_owners(event for event in ends if isinstance(event, FinishEvent))
+        for event in ends:
+            self._active.note_end(event)
         self._desk.look()
 
     def _send_to_owners(self, events: Iterable[SequenceEvent]) -> None:

@@ -76,7 +76,8 @@ class _Choices:
         prompt = choice // self._per_prompt
         if prompt not in self._echoes:
             text = self._session.state.engine.text
-            self._echoes[prompt] = text.decode(self._prompt(choice))
+            skips = self._body.skip_special_tokens
+            self._echoes[prompt] = text.decode(self._prompt(choice), skip_special=skips)
         return self._echoes[prompt]
 
     def _prompt(self, choice: int) -> list[int]:
@@ -99,7 +100,8 @@ class _Choices:
             prompt = self._prompt(choice)
             first = prompt[0]
             tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
-            offsets = [*text.detokenizer(offsets=True).push(prompt).offsets, *offsets]
+            shown = text.detokenizer(skip_special=self._body.skip_special_tokens, offsets=True)
+            offsets = [*shown.push(prompt).offsets, *offsets]
         self._scored.add(choice)
         return text_logprobs(text, tokens, offsets, first)
 

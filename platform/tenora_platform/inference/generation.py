@@ -126,8 +126,9 @@ class _Sequence:
 
 
 class Run:
-    """One engine request. `pieces` is iterated once; `usage` has a record for each sequence that
-    ended, and `tokens_seen` counts what came whether or not it ended."""
+    """One engine request. `pieces` is iterated once; `usage` has the records that are billed, those
+    of all prompts of a body with the last that ended, and `tokens_seen` counts what came whether or
+    not it ended."""
 
     def __init__(
         self,
@@ -141,13 +142,14 @@ class Run:
         self.request = request
         self._made_s = time.monotonic()  # from then on it is the platform that it waits for
         self.usage: list[UsageRecord] = []
+        self._taken: list[UsageRecord] = []  # what the sequences took that have ended
         self.tokens_seen = 0
         self.prompt_logprobs: list[TokenLogprob] = []  # from the prompt's second token on
         self.embedding: list[float] | None = None  # of the prompt, where it was asked for
         self.begun = False  # the engine was asked and has not refused: it meters what it does
         self.tier = request.tenant.tier  # that serves it, as far as it is known
         self._ended_by: ApiError | None = None
-        self._is_invalid = False  # by the engine's word
+        self._is_faulted = False  # by the engine's word: the request is, or the weights
         self._client = client
         self._first_choice = first_choice
         self._chunk_tokens = chunk_tokens
@@ -186,10 +188,10 @@ class Run:
                     yield piece
         except EngineError:
             refused = True
-            self.begun = self.tokens_seen > 0 or bool(self.usage)
+            self.begun = self.tokens_seen > 0 or bool(self._taken)
             raise
         finally:
-            if not refused and len(self.usage) < len(self._sequences):
+            if not refused and len(self._taken) < len(self._sequences):
                 # Shielded: whoever cancels the request must not cancel its abort.
                 await asyncio.shield(self._client.abort(self.request.request_id))
                 await self._last_words(events)
@@ -197,14 +199,15 @@ class Run:
                 await events.aclose()
 
     async def _last_words(self, events: AsyncIterator[SequenceEvent]) -> None:
-        """What the engine meters of the sequences that `end` has ended with the first of them."""
-        if self._ended_by is None:
+        """What the engine meters of the sequences that `end`, or a fault, has ended with the first
+        of them."""
+        if self._ended_by is None and not self._is_faulted:
             return
         with contextlib.suppress(TimeoutError, EngineError):
             async with asyncio.timeout(LAST_WORDS_S):
                 async for event in events:
                     if isinstance(event, FinishEvent):
-                        self.usage.append(event.usage)
+                        self._note_end(event)
                     else:
                         self.tokens_seen += len(event.token_ids)
 
@@ -212,9 +215,8 @@ class Run:
         sequence = self._sequences[event.index]
         choice = self._first_choice + event.index
         if isinstance(event, FinishEvent):
-            self.usage.append(event.usage)
+            self._note_end(event)
             self._note_tier(event.usage.tier)
-            self._is_invalid |= event.reason == "error" and event.fault == "request"
             if self._ended_by is not None and event.reason in ("abort", "error"):
                 raise self._ended_by
             reason = _finish_reason(event, sequence)
@@ -234,6 +236,11 @@ class Run:
                 output_tokens=sequence.stopped_at,
             )
         return pieces
+
+    def _note_end(self, event: FinishEvent) -> None:
+        self._taken.append(event.usage)
+        self.usage += event.billed
+        self._is_faulted |= event.reason == "error" and event.fault != "engine"
 
     def _shown(self, event: TokenEvent, sequence: _Sequence, choice: int) -> list[Piece]:
         """What of the event's tokens goes out now."""
@@ -267,14 +274,14 @@ class Run:
         it could not be answered, which is not billed but has had its time."""
         if not self.begun:
             return 0
-        if len(self.usage) == len(self._sequences) and not self._is_invalid:
-            return sum(record.prompt_tokens + record.output_tokens for record in self.usage)
+        if len(self._taken) == len(self._sequences) and not self._is_faulted:
+            return sum(record.prompt_tokens + record.output_tokens for record in self._taken)
         return len(self.request.prompt_token_ids) + self.tokens_seen
 
     def count_output(self) -> int:
         """Output tokens so far, as they are metered once all sequences have ended."""
-        if len(self.usage) == len(self._sequences):
-            return sum(record.output_tokens for record in self.usage)
+        if len(self._taken) == len(self._sequences):
+            return sum(record.output_tokens for record in self._taken)
         return self.tokens_seen
 
 

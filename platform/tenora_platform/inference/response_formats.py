@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tenora_engine.request import Grammar, GrammarKind
+from tenora_engine.request import Grammar
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.bounds import CHOICES_GIVEN_MAX, at_most
 from tenora_platform.inference.given import Given
@@ -70,12 +70,8 @@ def grammar_of(body: FormatFields) -> Grammar | None:
 def _grammars(body: FormatFields) -> Iterator[Grammar]:
     if body.response_format is not None:
         yield from _of_openai(body.response_format)
-    outputs = body.structured_outputs
-    if outputs is not None:
-        asked = (outputs.json_schema, outputs.regex, outputs.choice, outputs.grammar)
-        yield from _of_vllm("structured_outputs", *asked)
-        if outputs.json_object:
-            yield _schema(ANY_OBJECT, "structured_outputs")
+    if body.structured_outputs is not None:
+        yield from _of_outputs(body.structured_outputs)
     yield from _of_vllm("guided_json", body.guided_json)
     yield from _of_vllm("guided_regex", regex=body.guided_regex)
     yield from _of_vllm("guided_choice", choice=body.guided_choice)
@@ -98,6 +94,18 @@ def _of_openai(wanted: ResponseFormat) -> Iterator[Grammar]:
         yield _schema(ANY_OBJECT, "response_format")
 
 
+def _of_outputs(outputs: StructuredOutputs) -> Iterator[Grammar]:
+    asked = (outputs.json_schema, outputs.regex, outputs.choice, outputs.grammar)
+    if not outputs.json_object and all(each is None for each in asked):
+        raise _invalid(
+            "structured_outputs",
+            "structured_outputs needs one of json, regex, choice, grammar or json_object.",
+        )
+    yield from _of_vllm("structured_outputs", *asked)
+    if outputs.json_object:
+        yield _schema(ANY_OBJECT, "structured_outputs")
+
+
 def _of_vllm(
     param: str,
     schema: JsonSchema | str | None = None,
@@ -105,15 +113,27 @@ def _of_vllm(
     choice: list[str] | None = None,
     grammar: str | None = None,
 ) -> Iterator[Grammar]:
-    """Empty ones ask for nothing, as in vLLM."""
-    if schema is not None and schema not in ("", {}):
+    """Empty ones are not as if they were left out: they are refused, as in vLLM. The schema {}
+    allows every JSON value."""
+    texts = {"json": schema, "regex": regex, "grammar": grammar}
+    for name, text in texts.items():
+        if isinstance(text, str) and not (text if name == "regex" else text.strip()):
+            raise _empty(param, name, "an empty text")
+    if choice is not None and not choice:
+        raise _empty(param, "choice", "an empty list")
+    if schema is not None:
         yield _schema(schema, param)
-    if choice:
+    if choice is not None:
         yield Grammar("choice", json.dumps(choice, ensure_ascii=False), param)
-    texts: tuple[tuple[GrammarKind, str | None], ...] = (("regex", regex), ("grammar", grammar))
-    for kind, text in texts:
-        if text:
-            yield Grammar(kind, text, param)
+    if regex is not None:
+        yield Grammar("regex", regex, param)
+    if grammar is not None:
+        yield Grammar("grammar", grammar, param)
+
+
+def _empty(param: str, name: str, what: str) -> BadRequestError:
+    field = f"{param}.{name}" if param == "structured_outputs" else param
+    return _invalid(field, f"{field} is {what}; leave it out where an answer is to follow nothing.")
 
 
 def _schema(schema: JsonSchema | str, param: str) -> Grammar:

@@ -128,6 +128,8 @@ class InferenceSession:
             prediction_token_ids=list(prompt.prediction),
             sampling=msgspec.structs.replace(sampling, max_tokens=self._max_tokens(prompt)),
             adapter=adapter.ref if adapter else None,
+            part_of=self.id if len(self.prompts) > 1 else None,
+            parts=len(self.prompts),
             context=self._context(prompt, first_choice),
         )
         return Run(

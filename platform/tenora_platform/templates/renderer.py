@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import msgspec
 
 from tenora_engine.errors import InvalidRequestError
+from tenora_engine.fair_cache import FairCache
 from tenora_platform.templates import process
 from tenora_platform.templates.process import Answer, Question
 
@@ -40,12 +40,12 @@ class Renderer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._compiled: OrderedDict[str, bytes] = OrderedDict()
+        self._compiled: FairCache[str, bytes] = FairCache(COMPILED_KEPT)
 
-    def render(self, question: Question, owner: str | None = None) -> str:
-        """Blocks. `owner` is whose template it is: what it compiled to is given to processes for
-        the same owner alone, because it could be anything. Raises InvalidRequestError in the
-        template's words, and where it takes more than it may."""
+    def render(self, question: Question, owner: str | None = None, tenant_id: str = "") -> str:
+        """Blocks. `owner` is whose template it is, and of which tenant: what it compiled to is
+        given to processes for the same owner alone, because it could be anything. Raises
+        InvalidRequestError in the template's words, and where it takes more than it may."""
         known = self._known(owner)
         answer = self._answer(msgspec.structs.replace(question, compiled=known))
         if answer.text is None:
@@ -53,23 +53,17 @@ class Renderer:
                 f"the adapter's own chat template could not be rendered: {answer.error}", _PARAM
             )
         if known is None and owner is not None and answer.compiled is not None:
-            self._keep(owner, answer.compiled)
+            self._keep(owner, tenant_id, answer.compiled)
         return answer.text
 
     def _known(self, owner: str | None) -> bytes | None:
         with self._lock:
-            if owner is None or owner not in self._compiled:
-                return None
-            self._compiled.move_to_end(owner)
-            return self._compiled[owner]
+            return None if owner is None else self._compiled.use(owner)
 
-    def _keep(self, owner: str, compiled: bytes) -> None:
-        if len(compiled) > COMPILED_BYTES_MAX:
-            return
-        with self._lock:
-            self._compiled[owner] = compiled
-            if len(self._compiled) > COMPILED_KEPT:
-                self._compiled.popitem(last=False)
+    def _keep(self, owner: str, tenant_id: str, compiled: bytes) -> None:
+        if len(compiled) <= COMPILED_BYTES_MAX:
+            with self._lock:
+                self._compiled.put(owner, compiled, tenant_id)
 
     def _answer(self, question: Question) -> Answer:
         reader, writer = os.pipe()
@@ -155,6 +149,7 @@ class AdapterTemplate:
     source: str
     special_tokens: Mapping[str, str]
     version_id: str | None = None
+    tenant_id: str = ""
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
         """As ChatTemplate's."""
@@ -174,4 +169,4 @@ class AdapterTemplate:
         plain = [dict(message) for message in messages]
         tokens = dict(self.special_tokens)
         question = Question(self.source, tokens, plain, dict(arguments), is_open)
-        return self.renderer.render(question, self.version_id)
+        return self.renderer.render(question, self.version_id, self.tenant_id)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
 from sqlalchemy import select, update
 
+from tenora_engine.fair_cache import FairCache
 from tenora_engine.text.processor import TextProcessor
 from tenora_platform.db import Database
 from tenora_platform.inference.tokenising import LongTexts
@@ -33,7 +33,7 @@ class ChatTemplates:
         self._db = db
         self._renderer = Renderer()
         self._turns = LongTexts(PLACES)
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._kept: FairCache[str, str] = FairCache(_KEPT)
 
     async def of(
         self, tenant_id: str, adapter: ResolvedAdapter | None, text: TextProcessor
@@ -47,7 +47,7 @@ class ChatTemplates:
         self, tenant_id: str, version_id: str, text: TextProcessor
     ) -> AdapterTemplate | None:
         """The same, of a version of which only the id is known."""
-        source = self._kept.get(version_id)
+        source = self._kept.use(version_id)
         if source is None:
             async with self._db.tenant_session(tenant_id) as session:
                 source = await session.scalar(
@@ -58,13 +58,8 @@ class ChatTemplates:
                 )
             if source is None:
                 return None
-            self._keep(version_id, source)
-        return AdapterTemplate(self._renderer, source, text.special_tokens, version_id)
-
-    def _keep(self, version_id: str, source: str) -> None:
-        self._kept[version_id] = source
-        if len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
+            self._kept.put(version_id, source, tenant_id)
+        return AdapterTemplate(self._renderer, source, text.special_tokens, version_id, tenant_id)
 
     async def run(self, tenant_id: str, work: Callable[[], T]) -> T:
         """What `work` makes with a template, beside the event loop."""

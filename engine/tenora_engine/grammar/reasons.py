@@ -1,0 +1,30 @@
+"""Why a grammar cannot be followed, in words for whoever wrote it: at times the library says it by
+the name of one of its states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SENTENCES = {
+    "NoExtension": "there is no text that may come next",
+    "NoExtensionBias": "there is no text that may come next",
+    "LexerTooComplex": "its terminals are too complex",
+    "ParserTooComplex": "it is too complex",
+    "MaxTokensTotal": "it allows no more tokens",
+    "MaxTokensParser": "it allows no more tokens",
+    "EndOfSentence": "it has ended",
+    "InternalError": "the library failed on it",
+}
+_UNTOLD = "what may come next takes too long to find"
+_TAIL = "<non-verbose/>"  # the library's, where it would say more to its own people
+
+
+def reason_of(matcher: Any) -> str:  # llguidance.LLMatcher
+    """Of one that is in error, or that raised without a word."""
+    return sentence_of(matcher.get_error() or "")
+
+
+def sentence_of(error: str) -> str:
+    """The library's words, or what its state means."""
+    said = error.strip().removesuffix(_TAIL).strip()
+    return _SENTENCES.get(said, said) or _UNTOLD
