@@ -4305,7 +4305,11 @@ export interface components {
             /** Index */
             index: number;
             logprobs?: components["schemas"]["ChatLogprobs"] | null;
+            /** Matched Stop */
+            matched_stop?: string | number | null;
             message: components["schemas"]["AssistantMessage"];
+            /** Stop Reason */
+            stop_reason?: string | number | null;
             /** Token Ids */
             token_ids?: number[] | null;
         };
@@ -4359,6 +4363,13 @@ export interface components {
             continue_final_message: boolean;
             /** Early Stopping */
             early_stopping?: (true | false | "never") | null;
+            /** Ebnf */
+            ebnf?: string | null;
+            /**
+             * Echo
+             * @default false
+             */
+            echo: boolean;
             /** Frequency Penalty */
             frequency_penalty?: number | null;
             /** Function Call */
@@ -4429,16 +4440,27 @@ export interface components {
             presence_penalty?: number | null;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Prompt Cache Retention */
+            prompt_cache_retention?: string | null;
             /** Reasoning Effort */
-            reasoning_effort?: unknown;
+            reasoning_effort?: string | null;
+            /** Regex */
+            regex?: string | null;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             response_format?: components["schemas"]["ResponseFormat"] | null;
             /**
              * Return Token Ids
              * @default false
              */
             return_token_ids: boolean;
+            /**
+             * Return Tokens As Token Ids
+             * @default false
+             */
+            return_tokens_as_token_ids: boolean;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Seed */
@@ -4478,6 +4500,12 @@ export interface components {
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
             /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
+            /**
              * Use Beam Search
              * @default false
              */
@@ -4485,7 +4513,7 @@ export interface components {
             /** User */
             user?: string | null;
             /** Verbosity */
-            verbosity?: unknown;
+            verbosity?: string | null;
             /** Web Search Options */
             web_search_options?: unknown;
         } & {
@@ -4500,11 +4528,14 @@ export interface components {
         };
         /**
          * ChatMessage
-         * @description One message. Keys beyond these are dropped or refused by name in `inference.messages`.
+         * @description One message. Whatever else clients keep in a history (`id`, `timestamp`, `reasoning`) is
+         *     passed over: no template reads it. The role is the template's affair.
          */
         ChatMessage: {
+            /** Audio */
+            audio?: unknown;
             /** Content */
-            content?: string | components["schemas"]["TextPart"][] | null;
+            content?: string | (components["schemas"]["TextPart"] | string)[] | null;
             function_call?: components["schemas"]["FunctionCall"] | null;
             /** Name */
             name?: string | null;
@@ -4512,17 +4543,12 @@ export interface components {
             reasoning_content?: string | null;
             /** Refusal */
             refusal?: string | null;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "system" | "developer" | "user" | "assistant" | "tool" | "function";
+            /** Role */
+            role: string;
             /** Tool Call Id */
             tool_call_id?: string | null;
             /** Tool Calls */
             tool_calls?: components["schemas"]["ToolCall"][] | null;
-        } & {
-            [key: string]: unknown;
         };
         /** ChatTokenLogprob */
         ChatTokenLogprob: {
@@ -4644,6 +4670,8 @@ export interface components {
             best_of?: number | null;
             /** Early Stopping */
             early_stopping?: (true | false | "never") | null;
+            /** Ebnf */
+            ebnf?: string | null;
             /**
              * Echo
              * @default false
@@ -4705,14 +4733,27 @@ export interface components {
             prompt: string | string[] | number[] | number[][];
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Prompt Cache Retention */
+            prompt_cache_retention?: string | null;
+            /** Reasoning Effort */
+            reasoning_effort?: string | null;
+            /** Regex */
+            regex?: string | null;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             response_format?: components["schemas"]["ResponseFormat"] | null;
             /**
              * Return Token Ids
              * @default false
              */
             return_token_ids: boolean;
+            /**
+             * Return Tokens As Token Ids
+             * @default false
+             */
+            return_tokens_as_token_ids: boolean;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Seed */
@@ -4746,12 +4787,20 @@ export interface components {
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
             /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
+            /**
              * Use Beam Search
              * @default false
              */
             use_beam_search: boolean;
             /** User */
             user?: string | null;
+            /** Verbosity */
+            verbosity?: string | null;
         } & {
             [key: string]: unknown;
         };
@@ -5191,7 +5240,8 @@ export interface components {
         /**
          * EmbeddingRequest
          * @description POST /v1/embeddings. `input` is a text, texts, token ids, or lists of token ids.
-         *     `truncate_prompt_tokens` is vLLM's: a text's last so many tokens, -1 as many as there can be.
+         *     `truncate_prompt_tokens` is vLLM's: so many tokens of a text, its last ones unless
+         *     `truncation_side` is right; -1: as many as there can be.
          */
         EmbeddingRequest: {
             /**
@@ -5209,14 +5259,26 @@ export interface components {
             encoding_format: "float" | "base64";
             /** Input */
             input: string | string[] | number[] | number[][];
+            /** Metadata */
+            metadata?: {
+                [key: string]: string;
+            } | null;
             /** Model */
             model: string;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Request Id */
+            request_id?: string | null;
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
+            /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
             /** User */
             user?: string | null;
         };
@@ -6762,15 +6824,21 @@ export interface components {
         };
         /**
          * ModelCard
-         * @description One usable model: the base (`parent` null) or one of the tenant's adapters.
+         * @description One usable model: the base (`parent` null, owned by `tenora`) or one of the tenant's
+         *     adapters, owned by the tenant's id. `max_model_len` (vLLM's name) and `context_length`
+         *     (OpenRouter's) are the most tokens that a prompt and its answer may have together.
          */
         ModelCard: {
+            /** Context Length */
+            context_length: number;
             /** Created */
             created: number;
             /** Digest */
             digest?: string | null;
             /** Id */
             id: string;
+            /** Max Model Len */
+            max_model_len: number;
             /**
              * Object
              * @default model
@@ -8603,10 +8671,14 @@ export interface components {
         };
         /**
          * ResponseFormat
-         * @description OpenAI's.
+         * @description OpenAI's. `schema` is that of a json_object, as llama.cpp and others have it.
          */
         ResponseFormat: {
             json_schema?: components["schemas"]["NamedSchema"] | null;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | boolean | null;
             /**
              * Type
              * @enum {string}
@@ -10033,8 +10105,12 @@ export interface components {
             /** Index */
             index: number;
             logprobs?: components["schemas"]["TextLogprobs"] | null;
+            /** Matched Stop */
+            matched_stop?: string | number | null;
             /** Prompt Token Ids */
             prompt_token_ids?: number[] | null;
+            /** Stop Reason */
+            stop_reason?: string | number | null;
             /** Text */
             text: string;
             /** Token Ids */
@@ -10091,7 +10167,8 @@ export interface components {
         };
         /**
          * TextPart
-         * @description One piece of a message's content. Only text is supported; others are refused by name.
+         * @description One piece of a message's content; a bare text is one, too. Only text is supported; other
+         *     types are refused by name, and fields that nobody knows passed over.
          */
         TextPart: {
             /** Cache Control */
@@ -10106,7 +10183,10 @@ export interface components {
             refusal?: string | null;
             /** Text */
             text?: string | null;
-            /** Type */
+            /**
+             * Type
+             * @default text
+             */
             type: string;
         };
         /** TierBytes */

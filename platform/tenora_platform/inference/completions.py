@@ -26,10 +26,12 @@ from tenora_platform.inference.schemas import (
     Completion,
     CompletionRequest,
     FinishReasonText,
+    Stopped,
     TextChoice,
     TextLogprobs,
 )
 from tenora_platform.inference.session import InferenceSession, Prompt
+from tenora_platform.inference.stops import stopped_by
 from tenora_platform.inference.stream import DONE, sse
 from tenora_platform.state import AppState
 
@@ -101,7 +103,8 @@ class _Choices:
             tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
             offsets = [*text.detokenizer(offsets=True).push(prompt).offsets, *offsets]
         self._scored.add(choice)
-        return text_logprobs(text, tokens, offsets, first)
+        by_id = self._body.return_tokens_as_token_ids
+        return text_logprobs(text, tokens, offsets, first, by_id)
 
 
 @dataclass
@@ -114,6 +117,7 @@ class _Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     finish_reason: FinishReasonText | None = None
+    stopped: Stopped = field(default_factory=Stopped)
 
     @property
     def mean_logprob(self) -> float:
@@ -135,6 +139,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             answer.logprobs += piece.logprobs
             answer.offsets += piece.offsets
             answer.finish_reason = piece.finish_reason
+            answer.stopped = stopped_by(session, piece)
     if any(answer.finish_reason is None for answer in answers):
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
     shown = answers
@@ -155,6 +160,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
                 text="".join(answer.texts),
                 logprobs=shaping.logprobs(answer.choice, answer.logprobs, answer.offsets),
                 finish_reason=answer.finish_reason,
+                **answer.stopped.model_dump(),
                 prompt_token_ids=shaping.prompt_token_ids(answer.choice),
                 token_ids=answer.token_ids if body.return_token_ids else None,
             )
@@ -184,6 +190,7 @@ async def completion_stream(
                     "text": shaping.text(piece),
                     "logprobs": logprobs.model_dump() if logprobs else None,
                     "finish_reason": piece.finish_reason,
+                    **stopped_by(session, piece).model_dump(),
                 }
                 if body.return_token_ids:
                     choice["token_ids"] = piece.token_ids
