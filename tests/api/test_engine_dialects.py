@@ -276,3 +276,33 @@ def test_what_may_begin_a_stop_string_is_held_back_and_no_more(text: str, stop: 
         behind = (text[count - length : count] for length in range(count, 0, -1))
         held = next((end for end in behind if any(each.startswith(end) for each in stop)), "")
         assert shown + held == text[:count]
+
+
+async def test_the_prompts_own_logprobs(api: Api, client: openai.AsyncOpenAI) -> None:
+    encode = api.engine.text.encode
+
+    def place(letter: str, rank: int | None) -> dict[str, Any]:
+        said = {"logprob": -1.0, "rank": rank, "decoded_token": letter}
+        return {str(encode(letter)[0]): said}
+
+    for count, rank in ((0, None), (2, 1)):
+        answer = await complete(client, prompt=["ab", "c"], prompt_logprobs=count)
+        found = [choice.model_extra["prompt_logprobs"] for choice in answer.choices]
+        assert found == [[None, place("b", rank)], [None]]
+        assert api.engine.requests[-1].sampling.prompt_logprobs == count
+        answer = await chat(client, prompt_logprobs=count)
+        found = answer.model_extra["prompt_logprobs"]
+        assert len(found) == len(api.engine.requests[-1].prompt_token_ids)
+        assert [list(each) for each in found[1:]] == [
+            [str(token)] for token in api.engine.requests[-1].prompt_token_ids[1:]
+        ]
+    both = await complete(client, prompt="ab", echo=True, logprobs=0, prompt_logprobs=3)
+    assert both.choices[0].logprobs.top_logprobs[1] == {"b": -1.0}
+    assert both.choices[0].model_extra["prompt_logprobs"] == [None, place("b", 1)]
+    plain = await chat(client, prompt_logprobs=False)
+    assert "prompt_logprobs" not in plain.model_extra
+    for asking in (chat, complete):
+        for wrong in ({"prompt_logprobs": 21}, {"prompt_logprobs": -1}):
+            assert await refused(asking(client, **wrong)) == "prompt_logprobs"
+        streamed = asking(client, prompt_logprobs=1, stream=True)
+        assert await refused(streamed) == "prompt_logprobs"

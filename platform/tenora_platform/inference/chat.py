@@ -21,7 +21,7 @@ from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
-from tenora_platform.inference.logprobs import chat_logprobs
+from tenora_platform.inference.logprobs import chat_logprobs, prompt_logprobs
 from tenora_platform.inference.messages import template_messages
 from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import Generation, bad_words, chat_generation, truncated
@@ -161,6 +161,11 @@ async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> 
         service_tier=session.tier,
         system_fingerprint=session.fingerprint,
         prompt_token_ids=session.prompts[0].token_ids if body.return_token_ids else None,
+        prompt_logprobs=None
+        if body.prompt_logprobs is None
+        else prompt_logprobs(
+            session.state.engine.text, session.prompt_logprobs(0), body.prompt_logprobs
+        ),
     )
 
 

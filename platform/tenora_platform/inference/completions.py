@@ -13,7 +13,7 @@ from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
-from tenora_platform.inference.logprobs import text_logprobs
+from tenora_platform.inference.logprobs import prompt_logprobs, text_logprobs
 from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import (
     bad_words,
@@ -26,6 +26,7 @@ from tenora_platform.inference.schemas import (
     Completion,
     CompletionRequest,
     FinishReasonText,
+    PromptLogprob,
     Stopped,
     TextChoice,
     TextLogprobs,
@@ -87,6 +88,13 @@ class _Choices:
     def prompt_token_ids(self, choice: int) -> list[int] | None:
         return self._prompt(choice) if self._body.return_token_ids else None
 
+    def prompt_logprobs(self, choice: int) -> list[dict[str, PromptLogprob] | None] | None:
+        count, session = self._body.prompt_logprobs, self._session
+        if count is None:
+            return None
+        scores = session.prompt_logprobs(choice // self._per_prompt)
+        return prompt_logprobs(session.state.engine.text, scores, count)
+
     def logprobs(
         self, choice: int, tokens: Sequence[TokenLogprob], offsets: Sequence[int]
     ) -> TextLogprobs | None:
@@ -100,7 +108,14 @@ class _Choices:
         if self._body.echo and choice not in self._scored:
             prompt = self._prompt(choice)
             first = prompt[0]
-            tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
+            most = self._body.logprobs  # there are more where `prompt_logprobs` asked for more
+            tokens = [
+                *(
+                    TokenLogprob(each.token_id, each.logprob, each.top[:most])
+                    for each in self._session.prompt_logprobs(choice // self._per_prompt)
+                ),
+                *tokens,
+            ]
             offsets = [*text.detokenizer(offsets=True).push(prompt).offsets, *offsets]
         self._scored.add(choice)
         by_id = self._body.return_tokens_as_token_ids
@@ -163,6 +178,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
                 **answer.stopped.model_dump(),
                 prompt_token_ids=shaping.prompt_token_ids(answer.choice),
                 token_ids=answer.token_ids if body.return_token_ids else None,
+                prompt_logprobs=shaping.prompt_logprobs(answer.choice),
             )
             for index, answer in enumerate(shown)
         ],

@@ -9,6 +9,7 @@ from tenora_engine.text.processor import TextProcessor
 from tenora_platform.inference.schemas import (
     ChatLogprobs,
     ChatTokenLogprob,
+    PromptLogprob,
     TextLogprobs,
     TopLogprob,
 )
@@ -68,6 +69,28 @@ def text_logprobs(
         out.token_logprobs.append(_finite(token.logprob))
         out.top_logprobs.append({labels[token_id]: _finite(top[token_id]) for token_id in top})
     return out
+
+
+def prompt_logprobs(
+    text: TextProcessor, tokens: Sequence[TokenLogprob], count: int
+) -> list[dict[str, PromptLogprob] | None]:
+    """vLLM's, of a prompt whose tokens from the second on these are: at each place the token and
+    the `count` likeliest."""
+    found: list[dict[str, PromptLogprob] | None] = [None]
+    for token in tokens:
+        ranks = {token_id: place for place, (token_id, _) in enumerate(token.top, start=1)}
+        said = dict([(token.token_id, token.logprob), *token.top[:count]])
+        found.append(
+            {
+                str(token_id): PromptLogprob(
+                    logprob=_finite(logprob),
+                    rank=ranks.get(token_id),
+                    decoded_token=text.token_label(token_id),
+                )
+                for token_id, logprob in said.items()
+            }
+        )
+    return found
 
 
 def _id_label(token_id: int) -> str:

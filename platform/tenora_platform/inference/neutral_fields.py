@@ -34,7 +34,6 @@ OF_OTHERS: dict[str, tuple[Any, ...]] = {
     "logits_processors": _EMPTY,
     "mm_processor_kwargs": _EMPTY,
     "priority": (0,),
-    "prompt_logprobs": _OFF,
     "spaces_between_special_tokens": (True,),
     "vllm_xargs": _EMPTY,
     # SGLang

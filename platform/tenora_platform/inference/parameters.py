@@ -81,8 +81,11 @@ def completion_generation(
     logprobs = 0 if body.logprobs is None and is_ranked else body.logprobs
     made = _generation(body, model, max_tokens, logprobs, bad_words)
     scored = 0 if body.logprobs is None and not max_tokens else body.logprobs
+    asked = [body.prompt_logprobs, scored if body.echo or not max_tokens else None]
     sampling = msgspec.structs.replace(
-        made.sampling, n=sequences, prompt_logprobs=scored if body.echo or not max_tokens else None
+        made.sampling,
+        n=sequences,
+        prompt_logprobs=max((each for each in asked if each is not None), default=None),
     )
     return dataclasses.replace(made, sampling=sampling, is_capped=is_capped)
 
@@ -183,6 +186,8 @@ def _generation(
 ) -> Generation:
     if body.stream_options is not None and not body.stream:
         raise _invalid("stream_options", "stream_options are for streams: set stream to true.")
+    if body.prompt_logprobs is not None and body.stream:
+        raise _invalid("prompt_logprobs", "prompt_logprobs are not streamed: set stream to false.")
     if body.min_tokens > max_tokens:
         raise _invalid(
             "min_tokens", f"min_tokens must be at most max_tokens, which is {max_tokens} here."
@@ -211,6 +216,7 @@ def _generation(
             ignore_eos=body.ignore_eos,
             n=body.n,
             logprobs=logprobs,
+            prompt_logprobs=body.prompt_logprobs,
             grammar=grammar_of(body),
         ),
         stop=_stop_strings(body.stop),

@@ -38,6 +38,7 @@ ServiceTier = Literal["auto", "default", "priority", "flex"]
 FinishReasonText = Literal["stop", "length", "tool_calls"]
 TruncationSide = Literal["left", "right"]
 COUNT_MAX = 2**31 - 1
+LOGPROBS_MAX = 20
 
 RequestId = Annotated[str | None, Field(pattern=REQUEST_ID)]
 TOKEN = Annotated[int, Field(ge=0, lt=2**31)]
@@ -113,6 +114,10 @@ class StreamOptions(Given):
     include_obfuscation: bool = False  # accepted; chunks are never padded
 
 
+def _unless_false(value: Any) -> Any:
+    return None if value is False else value
+
+
 class SamplingFields(FormatFields):
     """What both APIs share. Fields after the blank line are Tenora's additions, named and meant as
     in vLLM. Other names are accepted where they ask for nothing (`inference.neutral_fields`)."""
@@ -160,6 +165,9 @@ class SamplingFields(FormatFields):
     return_tokens_as_token_ids: bool = False
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
     truncation_side: TruncationSide = "left"
+    prompt_logprobs: Annotated[
+        int | None, Field(ge=0, le=LOGPROBS_MAX), BeforeValidator(_unless_false)
+    ] = None
     request_id: RequestId = None
     best_of: int | None = Field(default=None, ge=1, le=128)
 
@@ -279,6 +287,23 @@ TokenIds = Annotated[list[int] | None, Field(default=None, exclude_if=lambda ids
 """Only there where `return_token_ids` asked for it."""
 
 
+class PromptLogprob(BaseModel):
+    """Of one token at one place of a prompt. `rank` is 1 for the likeliest, and null for a token of
+    the prompt beyond those that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = Annotated[
+    list[dict[str, PromptLogprob] | None] | None,
+    Field(default=None, exclude_if=lambda found: found is None),
+]
+"""By token id, at each of a prompt's tokens; null at its first. Only there where `prompt_logprobs`
+asked for it."""
+
+
 class Stopped(BaseModel):
     """What ended a choice. `matched_stop` (SGLang's) is the stop string or the token, also the
     model's own end; `stop_reason` (vLLM's) is null for that. Both are null for a maximum."""
@@ -305,6 +330,7 @@ class ChatCompletion(BaseModel):
     service_tier: str
     system_fingerprint: str
     prompt_token_ids: TokenIds
+    prompt_logprobs: PromptLogprobs
 
 
 class ChatDelta(BaseModel):
@@ -351,6 +377,7 @@ class TextChoice(Stopped):
     finish_reason: FinishReasonText | None
     prompt_token_ids: TokenIds
     token_ids: TokenIds
+    prompt_logprobs: PromptLogprobs
 
 
 class Completion(BaseModel):
