@@ -290,3 +290,26 @@ async def test_metadata_is_openais(
         answer = await post(api, tenant.key, path, **more, metadata=wrong)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"].startswith("metadata")
+
+
+async def test_a_model_is_deleted_by_openais_route(api: Api) -> None:
+    tenant = await api.new_tenant("deleting", plan="premium")
+    for seed in (1, 2):
+        files = adapter_form(api.engine.model, "bot", seed=seed)
+        assert (await api.call(tenant.key, "POST", "/v1/adapters", files=files)).status_code == 202
+
+    async def delete(model: str) -> httpx.Response:
+        return await api.call(tenant.key, "DELETE", f"/v1/models/{model}")
+
+    gone = await delete("bot@1")
+    assert gone.json() == {"id": "bot@1", "object": "model", "deleted": True}
+    assert (await delete("bot@1")).status_code == 404
+    for model in ("bot@prod", "bot@1.5", "bot@-1"):
+        refused = await delete(model)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model"), model
+    assert (await delete("bot")).json()["deleted"] is True
+    assert (await api.call(tenant.key, "GET", "/v1/adapters/bot")).status_code == 404
+    for model in ("bot", BASE, "never"):
+        assert (await delete(model)).status_code == 404, model
+    reader = await api.new_tenant("reading", plan="premium", scopes=["inference"])
+    assert (await api.call(reader.key, "DELETE", "/v1/models/bot")).status_code == 403

@@ -2739,7 +2739,12 @@ export interface paths {
         get: operations["inference_get_model"];
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * Delete Model
+         * @description OpenAI's way of deleting an adapter, or with `name@3` one version of it; nothing else that
+         *     `model` may be.
+         */
+        delete: operations["adapters_delete_model"];
         options?: never;
         head?: never;
         patch?: never;
@@ -4329,6 +4334,10 @@ export interface components {
              * @constant
              */
             object: "chat.completion";
+            /** Prompt Logprobs */
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[] | null;
             /** Prompt Token Ids */
             prompt_token_ids?: number[] | null;
             /** Service Tier */
@@ -4442,6 +4451,8 @@ export interface components {
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: number | null;
             /** Reasoning Effort */
             reasoning_effort?: string | null;
             /** Regex */
@@ -4735,6 +4746,8 @@ export interface components {
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: number | null;
             /** Reasoning Effort */
             reasoning_effort?: string | null;
             /** Regex */
@@ -8342,6 +8355,19 @@ export interface components {
              */
             tax_id: string;
         };
+        /**
+         * PromptLogprob
+         * @description Of one token at one place of a prompt. `rank` is 1 for the likeliest, and null for a token of
+         *     the prompt beyond those that were asked for.
+         */
+        PromptLogprob: {
+            /** Decoded Token */
+            decoded_token: string;
+            /** Logprob */
+            logprob: number;
+            /** Rank */
+            rank: number | null;
+        };
         /** PromptTokensDetails */
         PromptTokensDetails: {
             /**
@@ -10107,6 +10133,10 @@ export interface components {
             logprobs?: components["schemas"]["TextLogprobs"] | null;
             /** Matched Stop */
             matched_stop?: string | number | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[] | null;
             /** Prompt Token Ids */
             prompt_token_ids?: number[] | null;
             /** Stop Reason */
@@ -16534,6 +16564,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelCard"];
+                };
+            };
+        };
+    };
+    adapters_delete_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };
