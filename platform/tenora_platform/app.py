@@ -78,6 +78,7 @@ EXPOSED_HEADERS = (
     "x-tenora-adapter-digest",
     "x-tenora-budget",
     "x-tenora-limits",
+    "x-tenora-max-tokens",
     "x-tenora-residency",
     "x-tenora-tier",
     "x-tenora-warning",

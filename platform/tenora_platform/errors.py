@@ -142,6 +142,12 @@ class TooLargeError(ApiError):
     code = "request_too_large"
 
 
+class MediaTypeError(ApiError):
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_media_type"
+
+
 class RateLimitedError(ApiError):
     """429 for a limit that frees itself after `retry_after_ms`."""
 

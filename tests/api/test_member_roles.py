@@ -25,7 +25,7 @@ TABLE = {
     "/v1/invitations": OWNER,
     "/v1/audit_logs": OWNER,
     "/v1/webhook_endpoints": OWNER,
-    "/v1/models": ("owner developer viewer", ""),
+    "/v1/models": ("owner developer viewer", "owner developer"),
     "/v1/chat/": ("", "owner developer"),
     "/v1/completions": ("", "owner developer"),
     "/v1/responses": ("", "owner developer"),

@@ -137,7 +137,7 @@ async def test_the_forms_of_embeddings(api: Api, tenant: TestTenant) -> None:
         ({"input": []}, "input"),
         ({"input": ["a", ""]}, "input"),
         ({"input": [99999]}, "input"),
-        ({"input": ["a"] * 129}, "input"),
+        ({"input": ["a"] * 2049}, "input"),
         ({"input": "x" * 600}, "input"),
         ({"dimensions": 3}, "dimensions"),
         ({"encoding_format": "hex"}, "encoding_format"),

@@ -2780,7 +2780,12 @@ export interface paths {
         get: operations["inference_get_model"];
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * Delete Model
+         * @description OpenAI's way of deleting an adapter, or with `name@3` one version of it; nothing else that
+         *     `model` may be.
+         */
+        delete: operations["adapters_delete_model"];
         options?: never;
         head?: never;
         patch?: never;
@@ -4403,7 +4408,11 @@ export interface components {
             /** Index */
             index: number;
             logprobs?: components["schemas"]["ChatLogprobs"] | null;
+            /** Matched Stop */
+            matched_stop?: string | number | null;
             message: components["schemas"]["AssistantMessage"];
+            /** Stop Reason */
+            stop_reason?: string | number | null;
             /** Token Ids */
             token_ids?: number[] | null;
         };
@@ -4423,6 +4432,10 @@ export interface components {
              * @constant
              */
             object: "chat.completion";
+            /** Prompt Logprobs */
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[] | null;
             /** Prompt Token Ids */
             prompt_token_ids?: number[] | null;
             /** Service Tier */
@@ -4457,6 +4470,13 @@ export interface components {
             continue_final_message: boolean;
             /** Early Stopping */
             early_stopping?: (true | false | "never") | null;
+            /** Ebnf */
+            ebnf?: string | null;
+            /**
+             * Echo
+             * @default false
+             */
+            echo: boolean;
             /** Frequency Penalty */
             frequency_penalty?: number | null;
             /** Function Call */
@@ -4527,16 +4547,29 @@ export interface components {
             presence_penalty?: number | null;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Prompt Cache Retention */
+            prompt_cache_retention?: string | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: number | null;
             /** Reasoning Effort */
-            reasoning_effort?: unknown;
+            reasoning_effort?: string | null;
+            /** Regex */
+            regex?: string | null;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             response_format?: components["schemas"]["ResponseFormat"] | null;
             /**
              * Return Token Ids
              * @default false
              */
             return_token_ids: boolean;
+            /**
+             * Return Tokens As Token Ids
+             * @default false
+             */
+            return_tokens_as_token_ids: boolean;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Seed */
@@ -4576,6 +4609,12 @@ export interface components {
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
             /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
+            /**
              * Use Beam Search
              * @default false
              */
@@ -4583,7 +4622,7 @@ export interface components {
             /** User */
             user?: string | null;
             /** Verbosity */
-            verbosity?: unknown;
+            verbosity?: string | null;
             /** Web Search Options */
             web_search_options?: unknown;
         } & {
@@ -4598,11 +4637,14 @@ export interface components {
         };
         /**
          * ChatMessage
-         * @description One message. Keys beyond these are dropped or refused by name in `inference.messages`.
+         * @description One message. Whatever else clients keep in a history (`id`, `timestamp`, `reasoning`) is
+         *     passed over: no template reads it. The role is the template's affair.
          */
         ChatMessage: {
+            /** Audio */
+            audio?: unknown;
             /** Content */
-            content?: string | components["schemas"]["TextPart"][] | null;
+            content?: string | (components["schemas"]["TextPart"] | string)[] | null;
             function_call?: components["schemas"]["FunctionCall"] | null;
             /** Name */
             name?: string | null;
@@ -4610,17 +4652,12 @@ export interface components {
             reasoning_content?: string | null;
             /** Refusal */
             refusal?: string | null;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "system" | "developer" | "user" | "assistant" | "tool" | "function";
+            /** Role */
+            role: string;
             /** Tool Call Id */
             tool_call_id?: string | null;
             /** Tool Calls */
             tool_calls?: components["schemas"]["ToolCall"][] | null;
-        } & {
-            [key: string]: unknown;
         };
         /** ChatTokenLogprob */
         ChatTokenLogprob: {
@@ -4742,6 +4779,8 @@ export interface components {
             best_of?: number | null;
             /** Early Stopping */
             early_stopping?: (true | false | "never") | null;
+            /** Ebnf */
+            ebnf?: string | null;
             /**
              * Echo
              * @default false
@@ -4803,14 +4842,29 @@ export interface components {
             prompt: string | string[] | number[] | number[][];
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Prompt Cache Retention */
+            prompt_cache_retention?: string | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: number | null;
+            /** Reasoning Effort */
+            reasoning_effort?: string | null;
+            /** Regex */
+            regex?: string | null;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             response_format?: components["schemas"]["ResponseFormat"] | null;
             /**
              * Return Token Ids
              * @default false
              */
             return_token_ids: boolean;
+            /**
+             * Return Tokens As Token Ids
+             * @default false
+             */
+            return_tokens_as_token_ids: boolean;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Seed */
@@ -4844,12 +4898,20 @@ export interface components {
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
             /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
+            /**
              * Use Beam Search
              * @default false
              */
             use_beam_search: boolean;
             /** User */
             user?: string | null;
+            /** Verbosity */
+            verbosity?: string | null;
         } & {
             [key: string]: unknown;
         };
@@ -5318,7 +5380,8 @@ export interface components {
         /**
          * EmbeddingRequest
          * @description POST /v1/embeddings. `input` is a text, texts, token ids, or lists of token ids.
-         *     `truncate_prompt_tokens` is vLLM's: a text's last so many tokens, -1 as many as there can be.
+         *     `truncate_prompt_tokens` is vLLM's: so many tokens of a text, its last ones unless
+         *     `truncation_side` is right; -1: as many as there can be.
          */
         EmbeddingRequest: {
             /**
@@ -5336,14 +5399,26 @@ export interface components {
             encoding_format: "float" | "base64";
             /** Input */
             input: string | string[] | number[] | number[][];
+            /** Metadata */
+            metadata?: {
+                [key: string]: string;
+            } | null;
             /** Model */
             model: string;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Request Id */
+            request_id?: string | null;
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
+            /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
             /** User */
             user?: string | null;
         };
@@ -6958,15 +7033,21 @@ export interface components {
         };
         /**
          * ModelCard
-         * @description One usable model: the base (`parent` null) or one of the tenant's adapters.
+         * @description One usable model: the base (`parent` null, owned by `tenora`) or one of the tenant's
+         *     adapters, owned by the tenant's id. `max_model_len` (vLLM's name) and `context_length`
+         *     (OpenRouter's) are the most tokens that a prompt and its answer may have together.
          */
         ModelCard: {
+            /** Context Length */
+            context_length: number;
             /** Created */
             created: number;
             /** Digest */
             digest?: string | null;
             /** Id */
             id: string;
+            /** Max Model Len */
+            max_model_len: number;
             /**
              * Object
              * @default model
@@ -8492,6 +8573,19 @@ export interface components {
              */
             tax_id: string;
         };
+        /**
+         * PromptLogprob
+         * @description Of one token at one place of a prompt. `rank` is 1 for the likeliest, and null for a token of
+         *     the prompt beyond those that were asked for.
+         */
+        PromptLogprob: {
+            /** Decoded Token */
+            decoded_token: string;
+            /** Logprob */
+            logprob: number;
+            /** Rank */
+            rank: number | null;
+        };
         /** PromptTokensDetails */
         PromptTokensDetails: {
             /**
@@ -8829,10 +8923,14 @@ export interface components {
         };
         /**
          * ResponseFormat
-         * @description OpenAI's.
+         * @description OpenAI's. `schema` is that of a json_object, as llama.cpp and others have it.
          */
         ResponseFormat: {
             json_schema?: components["schemas"]["NamedSchema"] | null;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | boolean | null;
             /**
              * Type
              * @enum {string}
@@ -10305,8 +10403,16 @@ export interface components {
             /** Index */
             index: number;
             logprobs?: components["schemas"]["TextLogprobs"] | null;
+            /** Matched Stop */
+            matched_stop?: string | number | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[] | null;
             /** Prompt Token Ids */
             prompt_token_ids?: number[] | null;
+            /** Stop Reason */
+            stop_reason?: string | number | null;
             /** Text */
             text: string;
             /** Token Ids */
@@ -10363,7 +10469,8 @@ export interface components {
         };
         /**
          * TextPart
-         * @description One piece of a message's content. Only text is supported; others are refused by name.
+         * @description One piece of a message's content; a bare text is one, too. Only text is supported; other
+         *     types are refused by name, and fields that nobody knows passed over.
          */
         TextPart: {
             /** Cache Control */
@@ -10378,7 +10485,10 @@ export interface components {
             refusal?: string | null;
             /** Text */
             text?: string | null;
-            /** Type */
+            /**
+             * Type
+             * @default text
+             */
             type: string;
         };
         /** TierBytes */
@@ -16861,6 +16971,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelCard"];
+                };
+            };
+        };
+    };
+    adapters_delete_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };

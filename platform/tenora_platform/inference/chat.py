@@ -21,7 +21,7 @@ from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
-from tenora_platform.inference.logprobs import chat_logprobs
+from tenora_platform.inference.logprobs import chat_logprobs, prompt_logprobs
 from tenora_platform.inference.messages import template_messages
 from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import Generation, bad_words, chat_generation, truncated
@@ -33,6 +33,7 @@ from tenora_platform.inference.schemas import (
     FinishReasonText,
 )
 from tenora_platform.inference.session import InferenceSession, Prompt
+from tenora_platform.inference.stops import stopped_by
 from tenora_platform.inference.stream import DONE, sse
 from tenora_platform.inference.tool_schemas import ToolCallMade
 from tenora_platform.inference.tools import ToolUse, for_template, offered, tool_use
@@ -97,6 +98,15 @@ def chat_tokens(
     )
 
 
+def echoed(body: ChatCompletionRequest) -> str:
+    """What an answer begins with where it goes on with a message of its own and `echo` asks for it:
+    that message."""
+    last = body.messages[-1]
+    if not body.echo or (_opens_an_answer(body) and last.role != "assistant"):
+        return ""
+    return str(template_messages([last])[0]["content"])
+
+
 def _opens_an_answer(body: ChatCompletionRequest) -> bool:
     if body.add_generation_prompt is None:
         return not body.continue_final_message
@@ -151,6 +161,11 @@ async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> 
         service_tier=session.tier,
         system_fingerprint=session.fingerprint,
         prompt_token_ids=session.prompts[0].token_ids if body.return_token_ids else None,
+        prompt_logprobs=None
+        if body.prompt_logprobs is None
+        else prompt_logprobs(
+            session.state.engine.text, session.prompt_logprobs(0), body.prompt_logprobs
+        ),
     )
 
 
@@ -160,14 +175,19 @@ def _choice(
     if collected.last is None or collected.last.finish_reason is None:
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
     text = session.state.engine.text
+    echo = echoed(body)
+    texts = [echo, *collected.texts] if echo else collected.texts
     return ChatChoice(
         index=index,
         message=AssistantMessage(
-            content="".join(collected.texts) if collected.texts or not collected.calls else None,
+            content="".join(texts) if texts or not collected.calls else None,
             tool_calls=collected.calls or None,
         ),
-        logprobs=chat_logprobs(text, collected.logprobs) if body.logprobs else None,
+        logprobs=chat_logprobs(text, collected.logprobs, body.return_tokens_as_token_ids)
+        if body.logprobs
+        else None,
         finish_reason=collected.reader.finish_reason(collected.last.finish_reason),
+        **stopped_by(session, collected.last).model_dump(),
         token_ids=collected.token_ids if body.return_token_ids else None,
     )
 
@@ -186,7 +206,8 @@ async def chat_stream(
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
                 if piece.choice not in begun:
-                    role = {"role": "assistant", "content": readers[piece.choice].no_content}
+                    content = echoed(body) or readers[piece.choice].no_content
+                    role = {"role": "assistant", "content": content}
                     more: dict[str, Any] = {}
                     if body.return_token_ids and not begun:
                         more["prompt_token_ids"] = session.prompts[0].token_ids
@@ -242,8 +263,11 @@ def _piece(
     delta = {"content": piece.text} if piece.text else {}
     logprobs = None
     if body.logprobs and piece.logprobs:
-        logprobs = chat_logprobs(session.state.engine.text, piece.logprobs).model_dump()
+        text, by_id = session.state.engine.text, body.return_tokens_as_token_ids
+        logprobs = chat_logprobs(text, piece.logprobs, by_id).model_dump()
     choice = _delta(piece.choice, delta, logprobs, reason or piece.finish_reason)
+    if piece.finish_reason is not None:
+        choice |= stopped_by(session, piece).model_dump()
     return encode({**choice, "token_ids": piece.token_ids} if body.return_token_ids else choice)
 
 

@@ -13,7 +13,7 @@ from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
-from tenora_platform.inference.logprobs import text_logprobs
+from tenora_platform.inference.logprobs import prompt_logprobs, text_logprobs
 from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import (
     bad_words,
@@ -26,10 +26,13 @@ from tenora_platform.inference.schemas import (
     Completion,
     CompletionRequest,
     FinishReasonText,
+    PromptLogprob,
+    Stopped,
     TextChoice,
     TextLogprobs,
 )
 from tenora_platform.inference.session import InferenceSession, Prompt
+from tenora_platform.inference.stops import stopped_by
 from tenora_platform.inference.stream import DONE, sse
 from tenora_platform.state import AppState
 
@@ -86,6 +89,13 @@ class _Choices:
     def prompt_token_ids(self, choice: int) -> list[int] | None:
         return self._prompt(choice) if self._body.return_token_ids else None
 
+    def prompt_logprobs(self, choice: int) -> list[dict[str, PromptLogprob] | None] | None:
+        count, session = self._body.prompt_logprobs, self._session
+        if count is None:
+            return None
+        scores = session.prompt_logprobs(choice // self._per_prompt)
+        return prompt_logprobs(session.state.engine.text, scores, count)
+
     def logprobs(
         self, choice: int, tokens: Sequence[TokenLogprob], offsets: Sequence[int]
     ) -> TextLogprobs | None:
@@ -99,11 +109,19 @@ class _Choices:
         if self._body.echo and choice not in self._scored:
             prompt = self._prompt(choice)
             first = prompt[0]
-            tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
+            most = self._body.logprobs  # there are more where `prompt_logprobs` asked for more
+            tokens = [
+                *(
+                    TokenLogprob(each.token_id, each.logprob, each.top[:most])
+                    for each in self._session.prompt_logprobs(choice // self._per_prompt)
+                ),
+                *tokens,
+            ]
             shown = text.detokenizer(skip_special=self._body.skip_special_tokens, offsets=True)
             offsets = [*shown.push(prompt).offsets, *offsets]
         self._scored.add(choice)
-        return text_logprobs(text, tokens, offsets, first)
+        by_id = self._body.return_tokens_as_token_ids
+        return text_logprobs(text, tokens, offsets, first, by_id)
 
 
 @dataclass
@@ -116,6 +134,7 @@ class _Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     finish_reason: FinishReasonText | None = None
+    stopped: Stopped = field(default_factory=Stopped)
 
     @property
     def mean_logprob(self) -> float:
@@ -137,6 +156,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             answer.logprobs += piece.logprobs
             answer.offsets += piece.offsets
             answer.finish_reason = piece.finish_reason
+            answer.stopped = stopped_by(session, piece)
     if any(answer.finish_reason is None for answer in answers):
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
     shown = answers
@@ -157,8 +177,10 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
                 text="".join(answer.texts),
                 logprobs=shaping.logprobs(answer.choice, answer.logprobs, answer.offsets),
                 finish_reason=answer.finish_reason,
+                **answer.stopped.model_dump(),
                 prompt_token_ids=shaping.prompt_token_ids(answer.choice),
                 token_ids=answer.token_ids if body.return_token_ids else None,
+                prompt_logprobs=shaping.prompt_logprobs(answer.choice),
             )
             for index, answer in enumerate(shown)
         ],
@@ -186,6 +208,7 @@ async def completion_stream(
                     "text": shaping.text(piece),
                     "logprobs": logprobs.model_dump() if logprobs else None,
                     "finish_reason": piece.finish_reason,
+                    **stopped_by(session, piece).model_dump(),
                 }
                 if body.return_token_ids:
                     choice["token_ids"] = piece.token_ids

@@ -9,6 +9,7 @@ from tenora_engine.text.processor import TextProcessor
 from tenora_platform.inference.schemas import (
     ChatLogprobs,
     ChatTokenLogprob,
+    PromptLogprob,
     TextLogprobs,
     TopLogprob,
 )
@@ -20,24 +21,25 @@ def _finite(logprob: float) -> float:
     return max(logprob, LOWEST)
 
 
-def chat_logprobs(text: TextProcessor, tokens: Sequence[TokenLogprob]) -> ChatLogprobs:
-    """Chat's: a list of tokens, each with its likeliest alternatives."""
+def chat_logprobs(
+    text: TextProcessor, tokens: Sequence[TokenLogprob], by_id: bool = False
+) -> ChatLogprobs:
+    """Chat's: a list of tokens, each with its likeliest alternatives; with `by_id` called
+    `token_id:123`."""
     return ChatLogprobs(
         content=[
             ChatTokenLogprob(
-                token=text.token_text(token.token_id),
-                logprob=_finite(token.logprob),
-                bytes=list(text.token_bytes(token.token_id)),
-                top_logprobs=[_top(text, token_id, logprob) for token_id, logprob in token.top],
+                **_top(text, token.token_id, token.logprob, by_id).model_dump(),
+                top_logprobs=[_top(text, *each, by_id) for each in token.top],
             )
             for token in tokens
         ]
     )
 
 
-def _top(text: TextProcessor, token_id: int, logprob: float) -> TopLogprob:
+def _top(text: TextProcessor, token_id: int, logprob: float, by_id: bool) -> TopLogprob:
     return TopLogprob(
-        token=text.token_text(token_id),
+        token=_id_label(token_id) if by_id else text.token_text(token_id),
         logprob=_finite(logprob),
         bytes=list(text.token_bytes(token_id)),
     )
@@ -48,23 +50,51 @@ def text_logprobs(
     tokens: Sequence[TokenLogprob],
     offsets: Sequence[int],
     first: int | None = None,
+    by_id: bool = False,
 ) -> TextLogprobs:
     """Completions': parallel lists. `offsets` say where each token's text begins; `first` is a
-    token before all others, of which there is no logprob."""
+    token before all others, of which there is no logprob; with `by_id` tokens are called
+    `token_id:123`."""
     out = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=list(offsets))
     if first is not None:
-        out.tokens.append(text.token_label(first))
+        out.tokens.append(_id_label(first) if by_id else text.token_label(first))
         out.token_logprobs.append(None)
         out.top_logprobs.append(None)
     for token in tokens:
         # The sampled token is always among them, so that there may be one more than asked for.
         top = dict(token.top)
         top.setdefault(token.token_id, token.logprob)
-        labels = _labels(text, top)
+        labels = {each: _id_label(each) for each in top} if by_id else _labels(text, top)
         out.tokens.append(labels[token.token_id])
         out.token_logprobs.append(_finite(token.logprob))
         out.top_logprobs.append({labels[token_id]: _finite(top[token_id]) for token_id in top})
     return out
+
+
+def prompt_logprobs(
+    text: TextProcessor, tokens: Sequence[TokenLogprob], count: int
+) -> list[dict[str, PromptLogprob] | None]:
+    """vLLM's, of a prompt whose tokens from the second on these are: at each place the token and
+    the `count` likeliest."""
+    found: list[dict[str, PromptLogprob] | None] = [None]
+    for token in tokens:
+        ranks = {token_id: place for place, (token_id, _) in enumerate(token.top, start=1)}
+        said = dict([(token.token_id, token.logprob), *token.top[:count]])
+        found.append(
+            {
+                str(token_id): PromptLogprob(
+                    logprob=_finite(logprob),
+                    rank=ranks.get(token_id),
+                    decoded_token=text.token_label(token_id),
+                )
+                for token_id, logprob in said.items()
+            }
+        )
+    return found
+
+
+def _id_label(token_id: int) -> str:
+    return f"token_id:{token_id}"
 
 
 def _labels(text: TextProcessor, token_ids: Iterable[int]) -> dict[int, str]:
@@ -74,7 +104,7 @@ def _labels(text: TextProcessor, token_ids: Iterable[int]) -> dict[int, str]:
     for token_id in token_ids:
         label = text.token_label(token_id)
         if label in taken:
-            label = f"token_id:{token_id}"
+            label = _id_label(token_id)
         taken.add(label)
         labels[token_id] = label
     return labels

@@ -25,6 +25,7 @@ from tenora_platform.inference.tokenising import count_characters, refuse_too_lo
 from tenora_platform.inference.transcripts import transcript_of
 from tenora_platform.receipts.contents import Transcript
 from tenora_platform.registry.resolver import ResolvedAdapter, ResolvedModel
+from tenora_platform.request_ids import call_request
 from tenora_platform.state import AppState, state_of
 from tenora_platform.tenants.key_terms import require_model
 
@@ -92,6 +93,9 @@ class Asking(Protocol):
     @property
     def service_tier(self) -> str | None: ...
 
+    @property
+    def request_id(self) -> str | None: ...
+
 
 async def resolved_model(state: AppState, tenant: TenantContext, body: Asking) -> ResolvedModel:
     """Who says who is asking stays with one version of a weighted alias. Raises NotFoundError."""
@@ -113,6 +117,7 @@ def make_session(
     transcript: Transcript | None,
 ) -> InferenceSession:
     """Of a request that the limits have admitted."""
+    call_request(request.scope, body.request_id)
     shadow = chosen(resolved)
     return InferenceSession(
         state=state_of(request),

@@ -146,17 +146,17 @@ async def _events(session: InferenceSession, output: _Output) -> AsyncGenerator[
                 if piece.finish_reason is not None:
                     reason = _reason(reader, piece.finish_reason, piece.matched_stop)
                     stop = piece.matched_stop if reason == "stop_sequence" else None
-                    events += output.end(reason, stop if isinstance(stop, str) else None)
+                    events += output.end(reason, stop)
                 yield events
 
 
-def _reason(reader: ChoiceReader, reason: Any, matched: str | int | None) -> StopReason:
+def _reason(reader: ChoiceReader, reason: Any, matched: str | None) -> StopReason:
     finished = reader.finish_reason(reason)
     if finished == "tool_calls":
         return "tool_use"
     if finished == "length":
         return "max_tokens"
-    return "stop_sequence" if isinstance(matched, str) else "end_turn"
+    return "end_turn" if matched is None else "stop_sequence"
 
 
 def _require_end(output: _Output) -> None:
