@@ -14,6 +14,10 @@ from tenora_platform.bodies import VALUES_MAX
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference import bounds
 from tenora_platform.inference.admission import VALUES_MAX as INFERENCE_VALUES_MAX
+from tenora_platform.inference.anthropic.schemas import MessagesRequest
+from tenora_platform.inference.embedding_routes import EmbeddingRequest
+from tenora_platform.inference.given import Given, number_fields
+from tenora_platform.inference.responses.schemas import ResponseRequest
 from tenora_platform.inference.schemas import ChatCompletionRequest, CompletionRequest
 from tenora_platform.json_bodies import DEPTH_MAX, NAMED_BYTES, read_json
 
@@ -161,3 +165,23 @@ async def test_odd_numbers_are_their_fields_matter(
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "temperature"
+
+
+BODIES: list[type[Given]] = [
+    ChatCompletionRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    MessagesRequest,
+    ResponseRequest,
+]
+NUMBERS = [(model, name) for model in BODIES for name in sorted(number_fields(model))]
+
+
+@pytest.mark.parametrize(("model", "name"), NUMBERS)
+@pytest.mark.parametrize("value", [True, False])
+def test_a_truth_value_is_no_number(model: type[Given], name: str, value: bool) -> None:
+    """`max_tokens: true` would be one token."""
+    assert {"temperature", "max_tokens"} <= number_fields(ChatCompletionRequest)
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate({name: value})
+    assert (name,) in {error["loc"] for error in caught.value.errors()}

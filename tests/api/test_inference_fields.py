@@ -18,7 +18,7 @@ from platform_fixtures import MakeApi
 from served_api import HELLO, reset, served
 from tenora_engine.events import TokenLogprob
 from tenora_engine.text.processor import TextProcessor
-from tenora_platform.inference.logprobs import text_logprobs
+from tenora_platform.inference.logprobs import TextScores
 from tenora_platform.inference.messages import template_messages
 from tenora_platform.inference.neutral_fields import OF_OPENAI, OF_OTHERS
 from tenora_platform.inference.parameters import bad_words
@@ -407,7 +407,9 @@ def test_logprobs_include_the_sampled_token(tmp_path: Path) -> None:
     text = TextProcessor(tmp_path)
     a, b, c = text.encode("abc")
     tokens = [TokenLogprob(a, -3.0, [(b, -0.1), (c, -0.2)]), TokenLogprob(b, -0.1, [(b, -0.1)])]
-    assert text_logprobs(text, tokens, [0, 1]).top_logprobs == [
+    scores = TextScores(text)
+    scores.add(tokens)
+    assert json.loads(bytes(scores.json()))["top_logprobs"] == [
         {"b": -0.1, "c": -0.2, "a": -3.0},
         {"b": -0.1},
     ]

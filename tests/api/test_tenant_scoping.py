@@ -135,9 +135,7 @@ def body_for(method: str, path: str, model: str) -> dict[str, Any]:
         ("POST", "/v1/chat/completions"): {"json": {"model": model, "messages": CHAT}},
         ("POST", "/v1/completions"): {"json": {"model": model, "prompt": "x"}},
         ("POST", "/v1/responses"): {"json": {"model": model, "input": "x"}},
-        ("POST", "/v1/messages"): {
-            "json": {"model": model, "messages": CHAT, "max_tokens": 1}
-        },
+        ("POST", "/v1/messages"): {"json": {"model": model, "messages": CHAT, "max_tokens": 1}},
         ("POST", "/v1/messages/count_tokens"): {"json": {"model": model, "messages": CHAT}},
         ("POST", "/v1/embeddings"): {"json": {"model": model, "input": "x"}},
         ("POST", "/v1/tokenize"): {"json": {"model": model, "prompt": "x"}},

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel
@@ -30,7 +30,6 @@ from tenora_platform.state import AppState, state_of
 from tenora_platform.tenants.key_terms import require_model
 
 AdmittedTenant = Annotated[TenantContext, Depends(admitted("inference"))]
-AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 async def chat_session(
@@ -152,11 +151,12 @@ def streamed(session: InferenceSession, events: AsyncGenerator[bytes]) -> EventS
 async def whole(
     session: InferenceSession,
     request: Request,
-    work: Coroutine[Any, Any, AnswerT],
+    work: Coroutine[Any, Any, BaseModel | bytes],
 ) -> Response:
+    """The response, when all of the answer is there; `bytes` are JSON already."""
     answer = await unless_gone(request.receive, work, session.leave)
     return Response(
-        answer.model_dump_json(),
+        answer if isinstance(answer, bytes) else answer.model_dump_json(),
         media_type="application/json",
         headers=session.headers,
         background=BackgroundTask(follow, session),  # once it has been sent

@@ -107,12 +107,15 @@ async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) 
     else:
         special = bool(body.add_special_tokens)
         token_ids = await chat_token_ids(state, tenant, body.as_chat(), resolved, special=special)
-    strings = [state.engine.text.token_label(token_id) for token_id in token_ids]
+    strings = None
+    if body.return_token_strs:
+        labels = partial(_labels, state, token_ids)
+        strings = await tokenised(state.long_texts, tenant.tenant_id, len(token_ids), labels)
     return Tokens(
         count=len(token_ids),
         max_model_len=state.engine.model.context_tokens,
         tokens=token_ids,
-        token_strs=strings if body.return_token_strs else None,
+        token_strs=strings,
     )
 
 
@@ -136,6 +139,10 @@ def _prompt_tokens(state: AppState, body: TokenizeRequest) -> list[int]:
     special = True if body.add_special_tokens is None else body.add_special_tokens
     text, control = state.engine.text, state.settings.allow_control_tokens
     return text.encode(body.prompt or "", special, control)
+
+
+def _labels(state: AppState, token_ids: list[int]) -> list[str]:
+    return [state.engine.text.token_label(token_id) for token_id in token_ids]
 
 
 async def chat_token_ids(
