@@ -65,10 +65,12 @@ def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
             connection.commit()
             try:
                 _make_schema(connection, urls)
+                _refuse_other_secret(connection, urls)
                 _make_roles(connection, urls)
                 connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
                 connection.commit()
                 command.upgrade(_alembic(connection, urls), revision)
+                _note_secret(connection, urls)
             finally:
                 connection.rollback()
                 connection.execute(text("select pg_advisory_unlock(:key)"), key)
@@ -157,6 +159,38 @@ def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
             f"installation ({_first_line(error)}). As the database's owner run: "
             f"GRANT CREATE ON DATABASE {urls.owner.database} TO {owner}"
         ) from error
+
+
+def _refuse_other_secret(connection: Connection, urls: DatabaseUrls) -> None:
+    """Before anything is changed: the roles would get other passwords, and nothing in the database
+    could be read or proved."""
+    if not _has_identity(connection):
+        return
+    known = connection.scalar(text("select secret_check from database_identity"))
+    connection.commit()
+    if known not in (None, _secret_check(urls)):
+        raise DatabaseSetupError(
+            "This database was made under another server secret: its keys do not open, and its "
+            "books do not prove themselves, under this one. Set TENORA_SECRET to the "
+            "installation's own, or restore the file `secret` of its data directory. If the secret "
+            "is lost for good, run as the database's owner, and give everybody new keys: "
+            f"UPDATE {urls.installation.schema}.database_identity SET secret_check = NULL"
+        )
+
+
+def _note_secret(connection: Connection, urls: DatabaseUrls) -> None:
+    if _has_identity(connection):  # not at an older revision
+        statement = text("update database_identity set secret_check = :check")
+        connection.execute(statement, {"check": _secret_check(urls)})
+        connection.commit()
+
+
+def _has_identity(connection: Connection) -> bool:
+    return connection.scalar(text("select to_regclass('database_identity')")) is not None
+
+
+def _secret_check(urls: DatabaseUrls) -> str:
+    return urls.secret.mac("secret-check", urls.installation.name)[:32]
 
 
 def _make_roles(connection: Connection, urls: DatabaseUrls) -> None:

@@ -42,8 +42,16 @@ def _explain(error: Exception) -> bool:
     from tenora_platform.bootstrap import DatabaseSetupError
     from tenora_platform.embedded.process import EmbeddedServerError
     from tenora_platform.marks import TakenError
+    from tenora_platform.secret import SecretLostError
 
-    foreseen = (CliError, EmbeddedServerError, DatabaseSetupError, TakenError, EngineError)
+    foreseen = (
+        CliError,
+        EmbeddedServerError,
+        DatabaseSetupError,
+        TakenError,
+        SecretLostError,
+        EngineError,
+    )
     if isinstance(error, foreseen):
         show_error(str(error), getattr(error, "hint", None))
     elif isinstance(error, ValidationError):

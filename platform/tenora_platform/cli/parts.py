@@ -154,14 +154,19 @@ def _with_servers(settings: Settings) -> Settings:
     TakenError or DatabaseSetupError."""
     secret = settings.server_secret()
     settings = found_servers(settings, secret)
-    current, head = migration_state(_urls(settings, secret))
+    require_current(_urls(settings, secret))
+    claim_servers(settings, secret)
+    return settings
+
+
+def require_current(urls: DatabaseUrls) -> None:
+    """Raises CliError where the schema is not this version's."""
+    current, head = migration_state(urls)
     if current != head:
         raise CliError(
             f"The database is at revision {current}, and this version of Tenora needs {head}.",
             "Run: tenora migrate",
         )
-    claim_servers(settings, secret)
-    return settings
 
 
 def _urls(settings: Settings, secret: ServerSecret) -> DatabaseUrls:
