@@ -65,6 +65,7 @@ def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
             connection.commit()
             try:
                 _make_schema(connection, urls)
+                _revision(connection, urls)
                 _refuse_other_secret(connection, urls)
                 _make_roles(connection, urls)
                 connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
@@ -92,10 +93,7 @@ def migration_state(urls: DatabaseUrls) -> tuple[str | None, str | None]:
     engine = _owner_engine(urls.owner)
     try:
         with engine.connect() as connection:
-            opts = {"version_table_schema": urls.installation.schema}
-            current = MigrationContext.configure(connection, opts=opts).get_current_revision()
-            config = _alembic(connection, urls)
-            return current, ScriptDirectory.from_config(config).get_current_head()
+            return _revision(connection, urls), _scripts(connection, urls).get_current_head()
     except OperationalError as error:
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
     finally:
@@ -132,6 +130,25 @@ def _alembic(connection: Connection, urls: DatabaseUrls) -> Config:
     config.attributes["installation"] = urls.installation
     config.attributes["secret"] = urls.secret
     return config
+
+
+def _scripts(connection: Connection, urls: DatabaseUrls) -> ScriptDirectory:
+    return ScriptDirectory.from_config(_alembic(connection, urls))
+
+
+def _revision(connection: Connection, urls: DatabaseUrls) -> str | None:
+    """The schema's. Raises DatabaseSetupError for one that a newer Tenora has made."""
+    opts = {"version_table_schema": urls.installation.schema}
+    current = MigrationContext.configure(connection, opts=opts).get_current_revision()
+    connection.commit()
+    known = {each.revision for each in _scripts(connection, urls).walk_revisions()}
+    if current is not None and current not in known:
+        raise DatabaseSetupError(
+            f"The database is at revision {current}, which this version of Tenora does not know: a "
+            "newer one has migrated it. Start that version, or restore the database from a backup "
+            "of before."
+        )
+    return current
 
 
 def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:

@@ -91,9 +91,11 @@ def serve(settings: Settings) -> None:
 
 def up(settings: Settings) -> None:
     """Run the platform and, on the first start, make two demo tenants with their adapters."""
+    from tenora_platform.cli.checks import check_folders
     from tenora_platform.cli.run import run_platform
     from tenora_platform.demo import prepare_demo, show_demo
 
+    check_folders(settings)  # the demo's key is kept there
     run_platform(prepare_demo(settings), show_demo)
 
 
