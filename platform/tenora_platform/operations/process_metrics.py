@@ -58,14 +58,19 @@ _RUN = (
 )
 
 
+_STORE = (
+    ("sweep_stopped", "1 while nothing is removed from the object store"),
+    ("objects", "Objects of the store that the last sweep looked at"),
+    ("unowned_objects", "Of these, those that no row owns"),
+)
+
+
 def _store(told: StoreTold | None) -> Iterator[Metric]:
     """Without samples until a worker has looked, the counts until one has swept."""
-    stopped = None if told is None else float(bool(told.problem or told.stopped))
-    for name, text, value in (
-        ("sweep_stopped", "1 while nothing is removed from the object store", stopped),
-        ("objects", "Objects of the store that the last sweep looked at", told and told.objects),
-        ("unowned_objects", "Of these, those that no row owns", told and told.unowned),
-    ):
+    values: tuple[float | None, ...] = (None, None, None)
+    if told is not None:
+        values = (float(bool(told.problem or told.stopped)), told.objects, told.unowned)
+    for (name, text), value in zip(_STORE, values, strict=True):
         yield GaugeMetricFamily(f"tenora_store_{name}", text, value)
 
 
