@@ -282,8 +282,8 @@ async def test_failures(api: Api, client: anthropic.AsyncAnthropic) -> None:
     await api.engine.abort(api.engine.requests[-1].request_id)
     with pytest.raises(anthropic.APIStatusError) as failed:
         [event async for event in stream]
-    said = failed.value.body["error"]
-    assert (said["type"], said["code"]) == ("overloaded_error", "request_aborted")
+    body = failed.value.body
+    assert (body["error"]["type"], body["error"]["code"]) == ("overloaded_error", "request_aborted")
 
 
 async def test_whose_key_it_is(base_url: str, tenant: TestTenant) -> None:
