@@ -32,6 +32,7 @@ from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import embedding_routes, token_routes
 from tenora_platform.inference import routes as inference_routes
+from tenora_platform.inference.anthropic import routes as anthropic_routes
 from tenora_platform.inference.responses import routes as response_routes
 from tenora_platform.invoices import export_routes, party_routes
 from tenora_platform.invoices import routes as invoices_routes
@@ -77,6 +78,7 @@ EXPOSED_HEADERS = (
     "x-tenora-adapter-digest",
     "x-tenora-budget",
     "x-tenora-limits",
+    "x-tenora-max-tokens",
     "x-tenora-residency",
     "x-tenora-tier",
     "x-tenora-warning",
@@ -177,6 +179,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         limits_routes.router,
         audit_routes.router,
         inference_routes.router,
+        anthropic_routes.router,
         response_routes.router,
         token_routes.router,
         embedding_routes.router,

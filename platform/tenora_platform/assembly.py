@@ -42,6 +42,7 @@ from tenora_platform.redis_client import open_redis
 from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
+from tenora_platform.registry.store_identity import StoreIdentity
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.settings import Settings
@@ -72,15 +73,18 @@ def build_state(
         told=noticed(changes.tell),
     )
     unbilled, proof, outages = Unbilled(), Proof(), dict[str, str]()
+    objects = open_object_store(settings.object_store_url)
+    store = StoreIdentity(db.patient(), objects)
     process = this_process(role, name)
 
     def said() -> list[Process]:
-        more = {"unbilled": unbilled.counted, "proof": proof.told}
+        more = {"unbilled": unbilled.counted, "proof": proof.told, "store": store.told}
         return [replace(process, outages=dict(outages), **more)]
 
     presence = Presence(redis, said)
     metrics.show_processes(presence, lambda: unbilled.counted or presence.unbilled)
     metrics.show_proof(lambda: proof.told or presence.proof)
+    metrics.show_store(lambda: store.told or presence.store)
 
     def api_processes() -> int:
         return presence.api_processes or settings.workers
@@ -90,7 +94,8 @@ def build_state(
         secret=secret,
         db=db,
         redis=redis,
-        objects=open_object_store(settings.object_store_url),
+        objects=objects,
+        store=store,
         engine=engine,
         engine_life=EngineLife(),
         auth=Authenticator(

@@ -26,7 +26,13 @@ from tenora_platform.edge import BeforeBody
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
 from tenora_platform.operators.roles import AdminContext, Role
 from tenora_platform.outages import first_line
-from tenora_platform.people.cookies import SAFE_METHODS, TENANT_HEADER, session_token
+from tenora_platform.people.cookies import (
+    KEY_HEADER,
+    SAFE_METHODS,
+    TENANT_HEADER,
+    names_a_key,
+    session_token,
+)
 from tenora_platform.people.rights import MemberRole, Right, role_may
 from tenora_platform.people.sessions import COOKIE
 
@@ -50,7 +56,11 @@ _log = structlog.get_logger(__name__)
 
 
 def bearer_token(request: Request) -> str:
-    """The token of `Authorization: Bearer ...`. Raises UnauthorizedError without one."""
+    """The token of `Authorization: Bearer ...`, or of `x-api-key` as Anthropic's clients send it.
+    Raises UnauthorizedError without one."""
+    by_name = request.headers.get(KEY_HEADER, "")
+    if "authorization" not in request.headers and by_name.strip():
+        return by_name.strip()
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise UnauthorizedError(
@@ -196,7 +206,7 @@ def role_if_any(*roles: Role) -> BeforeBody[AdminContext | None]:
 
     @BeforeBody
     async def of_role_if_any(request: Request) -> AdminContext | None:
-        by_session = "authorization" not in request.headers
+        by_session = not names_a_key(request)
         if by_session and COOKIE not in request.cookies:
             return None
         try:

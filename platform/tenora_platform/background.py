@@ -91,6 +91,7 @@ def worker_work(state: AppState) -> Work:
         "presence": state.presence.keep,
         "uploads": state.upload_waits.listen,
         "intake": IntakeWorker(state).run,
+        "store": state.store.keep,
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,
         "rollouts": RolloutKeeper(state).run,

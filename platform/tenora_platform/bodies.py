@@ -13,8 +13,10 @@ from tenora_platform.errors import ApiError, TooLargeError, WhileReading
 VALUES_MAX = 16_384
 """Of a JSON body, as `json_bodies` counts, where nothing else is said."""
 _SMALL_BYTES = 65_536  # what a connection buffers anyway
-_LINGER_S = 1.0
-_LINGER_BYTES = 1024**2
+LINGER_S = 5.0
+LINGER_BYTES = 16 * 1024**2
+"""How long, and for how many bytes, the rest of a refused body is taken and thrown away. Most
+clients send all of one before they read; closed on sooner, they see a reset and no error."""
 
 
 class RequestBody:
@@ -65,23 +67,22 @@ class RequestBody:
         return message
 
     async def discard(self) -> None:
-        """Throw a little of the rest away: a client that sends a large body may read its answer
-        only after it has sent on for a while."""
-        left = _LINGER_BYTES
+        """Throw the rest away, within LINGER_BYTES and LINGER_S."""
+        left = LINGER_BYTES
         try:
-            async with asyncio.timeout(_LINGER_S):
+            async with asyncio.timeout(LINGER_S):
                 while left > 0 and not self.ended:
                     message = await self._receive()
                     left -= len(message.get("body", b""))
                     self.ended = not message.get("more_body")
         except TimeoutError:
-            pass  # it has had its second
+            pass  # it has had its time
 
 
 class BodyGate:
     """Pure ASGI, around the application: gives each request its closed `RequestBody`. An answer
-    that leaves much of one unread is sent at once; after a second of patience the connection ends.
-    """
+    that leaves much of one unread is sent at once; what was read of the rest for a while after that
+    is thrown away, then the connection ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -65,10 +65,13 @@ def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
             connection.commit()
             try:
                 _make_schema(connection, urls)
+                _revision(connection, urls)
+                _refuse_other_secret(connection, urls)
                 _make_roles(connection, urls)
                 connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
                 connection.commit()
                 command.upgrade(_alembic(connection, urls), revision)
+                _note_secret(connection, urls)
             finally:
                 connection.rollback()
                 connection.execute(text("select pg_advisory_unlock(:key)"), key)
@@ -90,10 +93,7 @@ def migration_state(urls: DatabaseUrls) -> tuple[str | None, str | None]:
     engine = _owner_engine(urls.owner)
     try:
         with engine.connect() as connection:
-            opts = {"version_table_schema": urls.installation.schema}
-            current = MigrationContext.configure(connection, opts=opts).get_current_revision()
-            config = _alembic(connection, urls)
-            return current, ScriptDirectory.from_config(config).get_current_head()
+            return _revision(connection, urls), _scripts(connection, urls).get_current_head()
     except OperationalError as error:
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
     finally:
@@ -132,6 +132,25 @@ def _alembic(connection: Connection, urls: DatabaseUrls) -> Config:
     return config
 
 
+def _scripts(connection: Connection, urls: DatabaseUrls) -> ScriptDirectory:
+    return ScriptDirectory.from_config(_alembic(connection, urls))
+
+
+def _revision(connection: Connection, urls: DatabaseUrls) -> str | None:
+    """The schema's. Raises DatabaseSetupError for one that a newer Tenora has made."""
+    opts = {"version_table_schema": urls.installation.schema}
+    current = MigrationContext.configure(connection, opts=opts).get_current_revision()
+    connection.commit()
+    known = {each.revision for each in _scripts(connection, urls).walk_revisions()}
+    if current is not None and current not in known:
+        raise DatabaseSetupError(
+            f"The database is at revision {current}, which this version of Tenora does not know: a "
+            "newer one has migrated it. Start that version, or restore the database from a backup "
+            "of before."
+        )
+    return current
+
+
 def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
     """The installation's schema, made if it is not there. `public` is every database's."""
     schema, owner = urls.installation.schema, urls.owner.username
@@ -157,6 +176,38 @@ def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
             f"installation ({_first_line(error)}). As the database's owner run: "
             f"GRANT CREATE ON DATABASE {urls.owner.database} TO {owner}"
         ) from error
+
+
+def _refuse_other_secret(connection: Connection, urls: DatabaseUrls) -> None:
+    """Before anything is changed: the roles would get other passwords, and nothing in the database
+    could be read or proved."""
+    if not _has_identity(connection):
+        return
+    known = connection.scalar(text("select secret_check from database_identity"))
+    connection.commit()
+    if known not in (None, _secret_check(urls)):
+        raise DatabaseSetupError(
+            "This database was made under another server secret: its keys do not open, and its "
+            "books do not prove themselves, under this one. Set TENORA_SECRET to the "
+            "installation's own, or restore the file `secret` of its data directory. If the secret "
+            "is lost for good, run as the database's owner, and give everybody new keys: "
+            f"UPDATE {urls.installation.schema}.database_identity SET secret_check = NULL"
+        )
+
+
+def _note_secret(connection: Connection, urls: DatabaseUrls) -> None:
+    if _has_identity(connection):  # not at an older revision
+        statement = text("update database_identity set secret_check = :check")
+        connection.execute(statement, {"check": _secret_check(urls)})
+        connection.commit()
+
+
+def _has_identity(connection: Connection) -> bool:
+    return connection.scalar(text("select to_regclass('database_identity')")) is not None
+
+
+def _secret_check(urls: DatabaseUrls) -> str:
+    return urls.secret.mac("secret-check", urls.installation.name)[:32]
 
 
 def _make_roles(connection: Connection, urls: DatabaseUrls) -> None:

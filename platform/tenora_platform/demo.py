@@ -39,7 +39,7 @@ def prepare_demo(settings: Settings) -> Settings:
     if settings.admin_key is not None:
         return settings
     remembered = settings.data_dir / "admin_key"
-    if not remembered.exists():
+    if not remembered.exists() or not remembered.read_text().strip():
         key = make_admin_key(settings, settings.server_secret())
         write_private(remembered, key + "\n")
     return settings.model_copy(update={"admin_key": SecretStr(remembered.read_text().strip())})

@@ -10,10 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
+from fastapi.params import Form
 from fastapi.routing import APIRoute
 
 from tenora_platform.bodies import body_of
-from tenora_platform.json_bodies import JsonRequest
+from tenora_platform.json_bodies import JsonRequest, read_as_json
 
 BODY_BYTES_MAX = 1024**2
 """Of routes that say nothing else."""
@@ -47,6 +48,8 @@ class EdgeRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         read_and_answer = super().get_route_handler()
         checks = tuple(before_body(self.dependant))
+        field = self.body_field
+        takes_json = field is not None and not isinstance(field.field_info, Form)
 
         async def handle(request: Request) -> Response:
             for check in checks:
@@ -54,6 +57,8 @@ class EdgeRoute(APIRoute):
             body = body_of(request)
             if body.allowed_bytes is None:
                 body.allow(BODY_BYTES_MAX)
+            if takes_json and not body.ended:
+                read_as_json(request.scope)
             return await read_and_answer(JsonRequest(request.scope, request.receive))
 
         return handle

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
 
 from tenora_engine.errors import (
     ContextLengthError,
@@ -141,6 +142,12 @@ class TooLargeError(ApiError):
     code = "request_too_large"
 
 
+class MediaTypeError(ApiError):
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_media_type"
+
+
 class RateLimitedError(ApiError):
     """429 for a limit that frees itself after `retry_after_ms`."""
 
@@ -210,8 +217,51 @@ def from_engine(error: EngineError) -> ApiError:
     return ApiError(f"The engine failed: {error}", code="engine_error")
 
 
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request is for a route of Anthropic's API, whose clients expect its errors and its
+    `request-id`."""
+    return str(scope.get("path", "")).startswith("/v1/messages")
+
+
+def anthropic_body(error: ApiError, request_id: str) -> dict[str, Any]:
+    """The body of an error of Anthropic's API, `param` and `code` beside its own keys; also the
+    data of a stream's `error` event."""
+    said = error.body()["error"]
+    said["type"] = _ANTHROPIC_TYPES.get(error.status, "api_error")
+    return {"type": "error", "error": said, "request_id": request_id}
+
+
+class ErrorResponse(JSONResponse):
+    """An error in the shape of the API at whose path it is met."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.body(), status_code=error.status, headers=error.headers)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if is_anthropic(scope):
+            request_id = scope.get("state", {}).get("request_id", "")
+            self.body = self.render(anthropic_body(self._error, request_id))
+            del self.headers["content-length"]
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
+
+
 def response_of(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+    """What is sent for an error."""
+    return ErrorResponse(error)
 
 
 _OF_STATUS: dict[int, type[ApiError]] = {

@@ -3,7 +3,6 @@ It knows HTTP, not what is served."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
@@ -11,15 +10,15 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenora_platform.errors import ApiError, response_of
+from tenora_platform.errors import ApiError, is_anthropic, response_of
 from tenora_platform.ids import new_ulid
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.request_ids import id_in_header
 
 _log = structlog.get_logger(__name__)
 _UNLESS_SAID = {b"x-content-type-options": b"nosniff", b"cache-control": b"no-store"}
 """Headers of an answer that does not have them itself: it is what its type says, and no browser or
 proxy keeps what a key may read."""
-_CLIENT_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 
 
 class RequestEdge:
@@ -40,7 +39,7 @@ class RequestEdge:
             await self.app(scope, receive, send)
             return
         ulid = new_ulid()
-        request_id = _request_id(scope) or f"req_{ulid}"
+        request_id = id_in_header(scope) or f"req_{ulid}"
         scope.setdefault("state", {}).update(request_id=request_id, request_ulid=ulid)
         status = 0
 
@@ -48,7 +47,10 @@ class RequestEdge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                called = scope["state"]["request_id"].encode()  # by its body, it may be
+                headers = [*message.get("headers", []), (b"x-request-id", called)]
+                if is_anthropic(scope):
+                    headers.append((b"request-id", called))
                 said = {name for name, _ in headers}
                 headers += [each for each in _UNLESS_SAID.items() if each[0] not in said]
                 message["headers"] = headers
@@ -77,11 +79,3 @@ class RequestEdge:
                 elapsed_s = time.perf_counter() - started
                 self.metrics.record_request(scope["method"], path, status, elapsed_s)
                 self.answered(scope, status)
-
-
-def _request_id(scope: Scope) -> str | None:
-    """The client's."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _CLIENT_ID.match(value.decode("latin-1")):
-            return str(value.decode("latin-1"))
-    return None

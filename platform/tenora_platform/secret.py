@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+
+_LEFT_BY_US = ("postgres/data", "objects", "outbox", "admin_keys")
+"""In a data directory: who has one of these had a secret before."""
+
+
+class SecretLostError(Exception):
+    """The secret is not where it was; says how to bring it back."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -27,20 +35,67 @@ class ServerSecret:
 
 def load_secret(data_dir: Path, configured: str | None) -> ServerSecret:
     """The operator's TENORA_SECRET, else the one kept in `<data-dir>/secret` (made on first use,
-    readable by its owner only)."""
+    readable by its owner only). Raises SecretLostError where it is gone and data is not."""
     if configured:
         return ServerSecret(configured.encode())
     path = data_dir / "secret"
     if not path.exists():
+        _refuse_beside_data(data_dir, path)
         data_dir.mkdir(parents=True, exist_ok=True)
-        write_private(path, secrets.token_hex(32) + "\n")
-    return ServerSecret(path.read_text().strip().encode())
+        _make_private(path, secrets.token_hex(32) + "\n")
+    kept = path.read_text().strip()
+    if not kept:
+        raise SecretLostError(_lost(path, "is empty"))
+    return ServerSecret(kept.encode())
+
+
+def _refuse_beside_data(data_dir: Path, path: Path) -> None:
+    left = [name for name in _LEFT_BY_US if _holds_something(data_dir / name)]
+    if left:
+        raise SecretLostError(_lost(path, f"is missing, and {data_dir / left[0]} is not"))
+
+
+def _holds_something(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.exists()
+
+
+def _lost(path: Path, how: str) -> str:
+    return (
+        f"The server secret {path} {how}: under another one no key opens, and the database and its "
+        "books are sealed by it. Restore the file from a backup, or set TENORA_SECRET to what it "
+        f"held. To begin anew with an empty installation, move {path.parent} away."
+    )
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file of mode 0600, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file of mode 0600, whole or not at all; on the disk when it returns."""
+    _temporary(path, text).replace(path)
+    sync_folder(path.parent)
+
+
+def _make_private(path: Path, text: str) -> None:
+    """As `write_private`, but another process' file stays."""
+    temporary = _temporary(path, text)
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, path)
+    temporary.unlink()
+    sync_folder(path.parent)
+
+
+def _temporary(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
-    temporary.replace(path)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
+
+
+def sync_folder(folder: Path) -> None:
+    """What was made, renamed or removed in it is so on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

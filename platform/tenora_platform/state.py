@@ -34,6 +34,7 @@ from tenora_platform.reconciliation.told import Proof
 from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
+from tenora_platform.registry.store_identity import StoreIdentity
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.secret import ServerSecret
@@ -61,6 +62,7 @@ class AppState:
     db: Database
     redis: Redis
     objects: ObjectStore
+    store: StoreIdentity  # whether `objects` are this database's
     engine: EngineClient
     engine_life: EngineLife
     auth: Authenticator

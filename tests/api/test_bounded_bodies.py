@@ -14,6 +14,10 @@ from tenora_platform.bodies import VALUES_MAX
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference import bounds
 from tenora_platform.inference.admission import VALUES_MAX as INFERENCE_VALUES_MAX
+from tenora_platform.inference.anthropic.schemas import MessagesRequest
+from tenora_platform.inference.embedding_routes import EmbeddingRequest
+from tenora_platform.inference.given import Given, number_fields
+from tenora_platform.inference.responses.schemas import ResponseRequest
 from tenora_platform.inference.schemas import ChatCompletionRequest, CompletionRequest
 from tenora_platform.json_bodies import DEPTH_MAX, NAMED_BYTES, read_json
 
@@ -43,7 +47,7 @@ BOUNDED: list[tuple[str, dict[str, Any], str | None]] = [
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 5}] * 1000},
         "messages",
     ),
-    ("stop strings", {"stop": ["a"] * 5}, "stop"),
+    ("stop strings", {"stop": ["a"] * 33}, "stop"),
     ("stop length", {"stop": "a" * 257}, "stop"),
     ("stop of numbers", {"stop": [1] * MANY}, "stop"),
     ("logit_bias", {"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias"),
@@ -85,9 +89,9 @@ WRONG: list[dict[str, Any]] = [
     {"prompt": [None] * MANY},
     {"prompt": [1] * MANY + ["x"]},
     {"prompt": [["x"]] * MANY},
-    {"messages": [{"role": "nobody", "content": "x"}] * MANY},
+    {"messages": [{"role": 1, "content": "x"}] * MANY},
     {"messages": [{"role": "user", "content": [{"typ": "text"}] * MANY}]},
-    {"messages": [{"role": "nobody", "content": "x"}] * 4096},
+    {"messages": [{"role": 1, "content": "x"}] * 4096},
     {"bad_words": [1] * MANY},
     {"logit_bias": dict.fromkeys(map(str, range(MANY)), "x")},
     {"metadata": dict.fromkeys(map(str, range(MANY)), 1)},
@@ -161,3 +165,23 @@ async def test_odd_numbers_are_their_fields_matter(
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "temperature"
+
+
+BODIES: list[type[Given]] = [
+    ChatCompletionRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    MessagesRequest,
+    ResponseRequest,
+]
+NUMBERS = [(model, name) for model in BODIES for name in sorted(number_fields(model))]
+
+
+@pytest.mark.parametrize(("model", "name"), NUMBERS)
+@pytest.mark.parametrize("value", [True, False])
+def test_a_truth_value_is_no_number(model: type[Given], name: str, value: bool) -> None:
+    """`max_tokens: true` would be one token."""
+    assert {"temperature", "max_tokens"} <= number_fields(ChatCompletionRequest)
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate({name: value})
+    assert (name,) in {error["loc"] for error in caught.value.errors()}

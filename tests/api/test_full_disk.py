@@ -13,10 +13,12 @@ import pytest
 
 from adapter_files import adapter_config, adapter_form, form
 from api_harness import Api, TestTenant
+from platform_fixtures import Servers
 from small_disk import fill
 from small_disk import small_disk as mounted
 from tenora_platform.registry import storage
 from tenora_platform.registry.disk import StorageFullError, full_disk_named
+from tenora_platform.registry.store_identity import OBJECT
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.state import EngineLife
 
@@ -45,7 +47,8 @@ async def direct(api: Api, key: str, name: str, size: int) -> httpx.Response:
 
 def left(data: Path) -> list[Path]:
     """Files of uploads."""
-    return [path for path in data.rglob("*") if path.is_file() and path.name != "filler"]
+    ours = ("filler", OBJECT)
+    return [path for path in data.rglob("*") if path.is_file() and path.name not in ours]
 
 
 async def others_are_served(api: Api, tenant: TestTenant) -> None:
@@ -99,8 +102,11 @@ async def test_parts_on_a_full_disk(make_api: MakeApi, small_disk: Path) -> None
         assert (await api.call(tenant.key, "POST", f"{path}/parts", **part)).status_code == 200
 
 
-async def test_a_check_waits_for_room(make_api: MakeApi, small_disk: Path) -> None:
-    async with make_api(data_dir=small_disk, disk_reserve=0) as api:
+async def test_a_check_waits_for_room(
+    make_api: MakeApi, small_disk: Path, servers: Servers
+) -> None:
+    own = servers.new_database()  # a version of another store would wait for that
+    async with make_api(data_dir=small_disk, disk_reserve=0, database_url=own) as api:
         tenant = await api.new_tenant("waits", plan="premium")
         api.state.engine_life.started = False  # keeps the application's own worker away
         files = adapter_form(api.engine.model, "waits", seed=31)

@@ -165,10 +165,14 @@ def test_the_same_name_twice_on_a_server_is_refused(servers: Servers) -> None:
         prepare_database(second)
     with connect(first.app) as connection:
         assert connection.execute("select count(*) from tenants").fetchone() == (0,)
-    # The secret of one installation may change: its roles serve this database only.
+    # The secret of one installation may change, but not by mistake.
     changed = database_urls(
         with_database(url, str(first.owner.database)), ServerSecret(b"new"), Installation("twice")
     )
+    with pytest.raises(DatabaseSetupError, match="another server secret"):
+        prepare_database(changed)
+    with connect(first.owner) as connection:
+        connection.execute("UPDATE twice.database_identity SET secret_check = NULL")
     prepare_database(changed)
     with connect(changed.admin) as connection:
         assert connection.execute("select count(*) from tenants").fetchone() == (0,)

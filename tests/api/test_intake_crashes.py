@@ -249,6 +249,8 @@ class Crashes(RuleBasedStateMachine):
             await session.execute(text("update uploads set expires_at = now()"))
             # Five lost checks refuse a version, as they should; here they are many on purpose.
             await session.execute(text("update adapter_versions set check_attempts = 0"))
+            # And so many objects left by crashes stop a sweep.
+            await session.execute(text("update database_identity set sweep_all = true"))
         worker = IntakeWorker(self.world.state, release_after=LATE)
         while await worker.run_once():
             continue

@@ -247,7 +247,7 @@ async def test_failures(api: Api, client: openai.AsyncOpenAI) -> None:
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0].type",
         ),
-        ({"max_output_tokens": 100_000}, "max_output_tokens"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"extra_body": {"temprature": 1}}, "temprature"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import httpx
 import openai
@@ -14,6 +14,8 @@ import pytest
 from api_harness import Api, TestTenant
 from fake_engine import default_answer
 from served_api import reset, served
+from tenora_engine.events import TokenLogprob
+from tenora_platform.inference.logprobs import SLICE_TOKENS, TextScores
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,48 @@ async def test_an_echo_has_logprobs(client: openai.AsyncOpenAI, api: Api) -> Non
     assert second.logprobs.token_logprobs == [None, -0.5]
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 2)
+
+
+async def test_a_prompt_is_scored_once_for_all_its_choices(
+    client: openai.AsyncOpenAI, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some tokens at a time, between which others are served."""
+    written: list[int] = []
+    add = TextScores.add
+
+    def counted(self: TextScores, tokens: Sequence[TokenLogprob]) -> None:
+        written.append(len(tokens))
+        add(self, tokens)
+
+    monkeypatch.setattr(TextScores, "add", counted)
+    prompt = "abc" * 60
+    answer = await client.completions.create(
+        model="fake-base", prompt=prompt, echo=True, logprobs=1, max_tokens=1, n=4
+    )
+    for choice in answer.choices:
+        assert choice.logprobs is not None
+        assert len(choice.logprobs.token_logprobs or ()) == len(prompt) + 1
+        assert choice.logprobs.text_offset == list(range(len(prompt) + 1))
+    of_prompt = [count for count in written if count > 1]
+    assert of_prompt == [SLICE_TOKENS, SLICE_TOKENS, len(prompt) - 1 - 2 * SLICE_TOKENS]
+
+
+@pytest.mark.parametrize("field", ["logprobs", "prompt_logprobs"])
+async def test_no_answer_holds_more_scores_than_are_given(
+    client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    monkeypatch.setattr("tenora_platform.inference.logprobs.PROMPT_SCORES_MAX", 23)
+
+    async def ask(n: int) -> object:
+        more = {"echo": True, field: 1}
+        return await client.completions.create(
+            model="fake-base", prompt="abcd", max_tokens=1, n=n, extra_body=more
+        )
+
+    assert await ask(2)
+    with pytest.raises(openai.BadRequestError, match="log probabilities of prompts") as caught:
+        await ask(3)
+    assert caught.value.param == field
 
 
 async def test_the_prompt_alone(client: openai.AsyncOpenAI, api: Api) -> None:
@@ -137,7 +181,7 @@ async def test_the_forms_of_embeddings(api: Api, tenant: TestTenant) -> None:
         ({"input": []}, "input"),
         ({"input": ["a", ""]}, "input"),
         ({"input": [99999]}, "input"),
-        ({"input": ["a"] * 129}, "input"),
+        ({"input": ["a"] * 2049}, "input"),
         ({"input": "x" * 600}, "input"),
         ({"dimensions": 3}, "dimensions"),
         ({"encoding_format": "hex"}, "encoding_format"),

@@ -9,8 +9,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -27,12 +29,13 @@ from tenora_platform.bootstrap import (
     migration_state,
     prepare_database,
 )
+from tenora_platform.demo import prepare_demo
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.process import EmbeddedServerError, free_port, is_alive
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.installation import DEFAULT
-from tenora_platform.secret import ServerSecret, load_secret
+from tenora_platform.secret import SecretLostError, ServerSecret, load_secret
 from tenora_platform.settings import Settings
 
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql/15/bin")
@@ -126,6 +129,87 @@ def test_a_broken_cluster_says_so(tmp_path: Path) -> None:
         EmbeddedPostgres(folder, KEY).start()
 
 
+def damaged(data: Path, how: str) -> None:
+    """A cluster that serves nobody any more."""
+    if how == "PG_VERSION is gone":
+        (data / "PG_VERSION").unlink()
+    elif how == "a part was copied":
+        for path in (data / "PG_VERSION", data / "postmaster.opts"):
+            path.unlink()
+        shutil.rmtree(data / "base")
+    else:
+        (data.parent / "initdb.unfinished").write_text("from an initdb long ago")
+        (data / "PG_VERSION").unlink()
+
+
+@pytest.mark.parametrize("how", ["PG_VERSION is gone", "a part was copied", "a stale marker"])
+def test_a_damaged_cluster_is_not_touched(tmp_path: Path, how: str) -> None:
+    postgres = EmbeddedPostgres(tmp_path / "p", KEY)
+    postgres.start()
+    with psycopg.connect(plain_url(postgres.url), autocommit=True) as link:
+        link.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    postgres.stop()
+    version = (postgres.data / "PG_VERSION").read_bytes()
+    whole = shutil.copytree(postgres.data, tmp_path / "backup", symlinks=True)
+    damaged(postgres.data, how)
+    left = {path: path.read_bytes() for path in postgres.data.rglob("*") if path.is_file()}
+    with pytest.raises(EmbeddedServerError, match=r"no PG_VERSION.*Nothing was changed"):
+        EmbeddedPostgres(tmp_path / "p", KEY).start()
+    assert left == {path: path.read_bytes() for path in postgres.data.rglob("*") if path.is_file()}
+    shutil.rmtree(postgres.data)
+    shutil.copytree(whole, postgres.data, symlinks=True)
+    assert (postgres.data / "PG_VERSION").read_bytes() == version
+    again = EmbeddedPostgres(tmp_path / "p", KEY)
+    again.start()
+    try:
+        assert select(again.url, "select answer from kept") == 42
+    finally:
+        again.stop()
+
+
+def test_an_initdb_that_was_killed_is_made_anew(tmp_path: Path) -> None:
+    """Whatever it had written by then, PG_VERSION too."""
+    again = EmbeddedPostgres(tmp_path / "p", KEY)
+    script = (
+        "from pathlib import Path; from tenora_platform.secret import ServerSecret;"
+        "from tenora_platform.embedded.postgres import EmbeddedPostgres;"
+        f"EmbeddedPostgres(Path({str(again.folder)!r}), ServerSecret({KEY.root!r})).start()"
+    )
+    first = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    while not (again.data / "PG_VERSION").exists():
+        assert first.poll() is None
+        time.sleep(0.001)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert (again.folder / "initdb.unfinished").exists()
+    again.start()
+    try:
+        assert select(again.url, "select 1") == 1
+        assert not (tmp_path / "p" / "initdb.unfinished").exists()
+    finally:
+        again.stop()
+
+
+def test_another_secret_is_refused_at_once(servers: Servers, tmp_path: Path) -> None:
+    """By the embedded server, and by an operator's database, whose roles keep their passwords."""
+    with running_servers(Settings(data_dir=tmp_path), KEY):
+        pass
+    with (
+        pytest.raises(EmbeddedServerError, match="another server secret"),
+        running_servers(Settings(data_dir=tmp_path), ServerSecret(b"other")),
+    ):
+        pass
+    url = servers.new_database()
+    urls = database_urls(url, servers.secret, DEFAULT)
+    with pytest.raises(DatabaseSetupError, match=r"another server secret.*TENORA_SECRET"):
+        prepare_database(database_urls(url, ServerSecret(b"other"), DEFAULT))
+    assert select(urls.admin.render_as_string(hide_password=False), "select 1") == 1
+    with psycopg.connect(plain_url(url), autocommit=True) as link:
+        link.execute("UPDATE public.database_identity SET secret_check = NULL")
+    prepare_database(urls)
+    assert select(url, "select secret_check is not null from database_identity") is True
+
+
 def test_preparing_twice_and_at_once_is_harmless(servers: Servers) -> None:
     url = servers.new_database()
     urls = database_urls(url, servers.secret, DEFAULT)
@@ -179,6 +263,38 @@ def test_the_secret_is_made_once_and_private(tmp_path: Path) -> None:
     assert load_secret(tmp_path, "given").root == b"given"
     assert first.key("a") != first.key("b")
     assert first.root.hex() not in repr(first)
+
+
+@pytest.mark.parametrize("left", ["postgres/data/base", "objects/adapters", "outbox/lock"])
+def test_a_lost_secret_is_not_replaced(tmp_path: Path, left: str) -> None:
+    made = load_secret(tmp_path, None)
+    path, text = tmp_path / "secret", (tmp_path / "secret").read_text()
+    (tmp_path / left).mkdir(parents=True)
+    path.unlink()
+    with pytest.raises(SecretLostError, match=r"secret is missing.*Restore.*TENORA_SECRET"):
+        load_secret(tmp_path, None)
+    assert not path.exists()
+    for empty in ("", "\n"):
+        path.write_text(empty)
+        with pytest.raises(SecretLostError, match="secret is empty"):
+            load_secret(tmp_path, None)
+    path.write_text(text)
+    assert load_secret(tmp_path, None).root == made.root
+    assert load_secret(tmp_path, "given").root == b"given"
+
+
+def test_the_secret_of_whoever_was_first_holds(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = [pool.submit(load_secret, tmp_path, None) for _ in range(8)]
+        assert len({each.result().root for each in made}) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_an_empty_key_of_the_demo_is_none(tmp_path: Path) -> None:
+    (tmp_path / "admin_key").write_text("\n")
+    key = prepare_demo(Settings(data_dir=tmp_path)).admin_key
+    assert key is not None
+    assert key.get_secret_value().startswith("tna")
 
 
 @contextmanager

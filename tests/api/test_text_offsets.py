@@ -24,7 +24,7 @@ from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_engine.text.processor import TextProcessor
 from tenora_platform.inference.generation import Piece, Run
-from tenora_platform.inference.logprobs import text_logprobs
+from tenora_platform.inference.logprobs import TextScores
 from tenora_platform.inference.parameters import Generation
 
 BYTES = st.lists(
@@ -152,6 +152,12 @@ def test_streamed_offsets_are_those_of_the_whole_answer(
     assert whole.finish_reason == said[-1].finish_reason
 
 
+def scored(text: TextProcessor, token: TokenLogprob) -> Any:
+    scores = TextScores(text)
+    scores.add([token])
+    return json.loads(bytes(scores.json()))
+
+
 def test_labels_tell_tokens_apart(tmp_path: Path) -> None:
     """Parts of characters are written as OpenAI does; what is left alike is called by its id."""
     write_byte_tokenizer(tmp_path)
@@ -164,12 +170,12 @@ def test_labels_tell_tokens_apart(tmp_path: Path) -> None:
     ]
     top = [(token, -1.0 - place) for place, token in enumerate({*parts})]
     beyond = [(5000, -20.0), (5001, -21.0)]  # a model's logits may be wider than its vocabulary
-    made = text_logprobs(text, [TokenLogprob(5001, -21.0, [*top, *beyond])], [0])
-    [row] = made.top_logprobs
+    made = scored(text, TokenLogprob(5001, -21.0, [*top, *beyond]))
+    [row] = made["top_logprobs"]
     assert row is not None
     assert len(row) == len(top) + 2
     assert list(row)[-2:] == ["", "token_id:5001"]
-    assert made.tokens == ["token_id:5001"]
+    assert made["tokens"] == ["token_id:5001"]
 
 
 def test_a_label_is_not_that_of_other_bytes(tmp_path: Path) -> None:
@@ -178,9 +184,9 @@ def test_a_label_is_not_that_of_other_bytes(tmp_path: Path) -> None:
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     text = TextProcessor(tmp_path)
-    made = text_logprobs(text, [TokenLogprob(2, -3.0, [(1, -1.0), (0, -2.0)])], [0])
-    assert made.top_logprobs == [{"\\": -1.0, r"bytes:\xe6": -2.0, "token_id:2": -3.0}]
-    assert made.tokens == ["token_id:2"], "its key, or a harness would take it for the likeliest"
+    made = scored(text, TokenLogprob(2, -3.0, [(1, -1.0), (0, -2.0)]))
+    assert made["top_logprobs"] == [{"\\": -1.0, r"bytes:\xe6": -2.0, "token_id:2": -3.0}]
+    assert made["tokens"] == ["token_id:2"], "its key, or a harness would take it for the likeliest"
 
 
 @pytest.mark.parametrize("echo", [False, True])

@@ -48,6 +48,16 @@ async def test_the_answers_id_is_kept(api: Api, sent: str | None, stream: bool) 
     assert {row.x_request_id for row in rows} == {kept}
 
 
+async def test_the_bodys_id_finds_the_request(api: Api) -> None:
+    tenant = await api.new_tenant()
+    body = CHAT | {"request_id": "by-body.1"}
+    answer = await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
+    assert answer.headers["x-request-id"] == "by-body.1"
+    await events_of(api, tenant.id, 1)
+    found = await api.call(tenant.key, "GET", "/v1/requests/by-body.1")
+    assert found.json()["id"] == answer.json()["id"], found.text
+
+
 async def test_it_is_shown_where_events_are(api: Api) -> None:
     tenant = await api.new_tenant()
     async with api.state.db.admin_session() as session:

@@ -108,3 +108,5 @@ def test_embeddings(tenora: Tenora) -> None:
     assert [len(vector) for vector in vectors] == [HIDDEN, HIDDEN]
     again = embeddings.embed_query("a kettle")
     assert again == pytest.approx(vectors[0], abs=1e-5)  # float32, batched otherwise
+    many = embeddings.embed_documents([f"text {number}" for number in range(1000)])  # one request
+    assert [len(vector) for vector in many] == [HIDDEN] * 1000

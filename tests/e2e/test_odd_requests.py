@@ -157,8 +157,12 @@ def check_answer(answer: httpx.Response | None, sent: object) -> None:
             if "error" in said:
                 check_error(said, about)
         assert chunks[-1] == "data: [DONE]" or "error" in chunks[-1], about
-    elif answer.text.startswith("event: "):  # of /v1/responses
+    elif answer.text.startswith("event: "):  # of /v1/responses and /v1/messages
         events = [strictly(line[6:]) for line in answer.text.splitlines() if line[:6] == "data: "]
+        if events[-1]["type"] in ("message_stop", "error"):
+            if events[-1]["type"] == "error":
+                check_error(events[-1], about)
+            return
         last = events[-1]["response"]
         assert last["status"] in ("completed", "incomplete", "failed"), about
         assert (last["error"] or {}).get("code") not in FAULTS, about

@@ -33,8 +33,8 @@ PLATFORM = {
         people/repository people/service people/sessions probing/service probing/worker
         receipts/contents_repository receipts/search receipts/signing reconciliation/repository
         reconciliation/service registry/collector registry/forgetting registry/listing
-        registry/service registry/uploads registry/worker rollouts/keeper rollouts/service
-        waits/sampler waits/service
+        registry/service registry/store_identity registry/trash registry/uploads registry/worker
+        rollouts/keeper rollouts/service waits/sampler waits/service
     """,
     SHOWN: "inference/responses/answer inference/session live/payloads live/wire",
     NAMED: "ids history/answers memory/history rollouts/outcomes",

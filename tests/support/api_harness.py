@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from fake_engine import FakeEngine
 from tenora_platform.app import create_app
+from tenora_platform.registry.store_identity import OBJECT
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
 
@@ -91,6 +92,7 @@ async def running_api(settings: Settings, folder: Path) -> AsyncIterator[Api]:
 
 
 def stored_objects(api: Api) -> set[str]:
-    """What lies in its object store, by path."""
+    """What lies in its object store, by path, but for the record of its database and the trash."""
     folder = api.state.settings.data_dir / "objects"
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return {path for path in found if not path.startswith((OBJECT, "trash/"))}

@@ -2703,6 +2703,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Message
+         * @description Anthropic's messages, for text and tools. The key may come as `x-api-key`; errors have
+         *     Anthropic's shape.
+         */
+        post: operations["inference_create_message"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/count_tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Count Tokens
+         * @description The tokens that the prompt of such a request would have.
+         */
+        post: operations["inference_count_tokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/models": {
         parameters: {
             query?: never;
@@ -2739,7 +2780,12 @@ export interface paths {
         get: operations["inference_get_model"];
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * Delete Model
+         * @description OpenAI's way of deleting an adapter, or with `name@3` one version of it; nothing else that
+         *     `model` may be.
+         */
+        delete: operations["adapters_delete_model"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3949,6 +3995,35 @@ export interface components {
             /** Targets */
             targets?: components["schemas"]["AliasTarget"][] | null;
         };
+        /**
+         * AnthropicMessage
+         * @description An answer; within a stream's first event it has neither content nor a reason.
+         */
+        AnthropicMessage: {
+            /** Content */
+            content: (components["schemas"]["TextBlock"] | components["schemas"]["ToolUseBlock"])[];
+            /** Id */
+            id: string;
+            /** Model */
+            model: string;
+            /**
+             * Role
+             * @default assistant
+             * @constant
+             */
+            role: "assistant";
+            /** Stop Reason */
+            stop_reason?: ("end_turn" | "max_tokens" | "stop_sequence" | "tool_use") | null;
+            /** Stop Sequence */
+            stop_sequence?: string | null;
+            /**
+             * Type
+             * @default message
+             * @constant
+             */
+            type: "message";
+            usage: components["schemas"]["MessageUsage"];
+        };
         /** ApiKey */
         ApiKey: {
             /**
@@ -4225,6 +4300,34 @@ export interface components {
             updated_at: string;
         };
         /**
+         * Block
+         * @description A piece of a message: `text`, `tool_use` or `tool_result`. Thinking of earlier answers is
+         *     left out; others are refused by name.
+         */
+        Block: {
+            /** Content */
+            content?: string | components["schemas"]["ResultBlock"][] | null;
+            /** Id */
+            id?: string | null;
+            /** Input */
+            input?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Is Error
+             * @default false
+             */
+            is_error: boolean;
+            /** Name */
+            name?: string | null;
+            /** Text */
+            text?: string | null;
+            /** Tool Use Id */
+            tool_use_id?: string | null;
+            /** Type */
+            type: string;
+        };
+        /**
          * BudgetCorrection
          * @description A budget's counter that differed from the books, and was put right; decimal strings.
          */
@@ -4305,7 +4408,11 @@ export interface components {
             /** Index */
             index: number;
             logprobs?: components["schemas"]["ChatLogprobs"] | null;
+            /** Matched Stop */
+            matched_stop?: string | number | null;
             message: components["schemas"]["AssistantMessage"];
+            /** Stop Reason */
+            stop_reason?: string | number | null;
             /** Token Ids */
             token_ids?: number[] | null;
         };
@@ -4325,6 +4432,10 @@ export interface components {
              * @constant
              */
             object: "chat.completion";
+            /** Prompt Logprobs */
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[] | null;
             /** Prompt Token Ids */
             prompt_token_ids?: number[] | null;
             /** Service Tier */
@@ -4359,6 +4470,13 @@ export interface components {
             continue_final_message: boolean;
             /** Early Stopping */
             early_stopping?: (true | false | "never") | null;
+            /** Ebnf */
+            ebnf?: string | null;
+            /**
+             * Echo
+             * @default false
+             */
+            echo: boolean;
             /** Frequency Penalty */
             frequency_penalty?: number | null;
             /** Function Call */
@@ -4429,16 +4547,29 @@ export interface components {
             presence_penalty?: number | null;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Prompt Cache Retention */
+            prompt_cache_retention?: string | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: number | null;
             /** Reasoning Effort */
-            reasoning_effort?: unknown;
+            reasoning_effort?: string | null;
+            /** Regex */
+            regex?: string | null;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             response_format?: components["schemas"]["ResponseFormat"] | null;
             /**
              * Return Token Ids
              * @default false
              */
             return_token_ids: boolean;
+            /**
+             * Return Tokens As Token Ids
+             * @default false
+             */
+            return_tokens_as_token_ids: boolean;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Seed */
@@ -4478,6 +4609,12 @@ export interface components {
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
             /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
+            /**
              * Use Beam Search
              * @default false
              */
@@ -4485,7 +4622,7 @@ export interface components {
             /** User */
             user?: string | null;
             /** Verbosity */
-            verbosity?: unknown;
+            verbosity?: string | null;
             /** Web Search Options */
             web_search_options?: unknown;
         } & {
@@ -4500,11 +4637,14 @@ export interface components {
         };
         /**
          * ChatMessage
-         * @description One message. Keys beyond these are dropped or refused by name in `inference.messages`.
+         * @description One message. Whatever else clients keep in a history (`id`, `timestamp`, `reasoning`) is
+         *     passed over: no template reads it. The role is the template's affair.
          */
         ChatMessage: {
+            /** Audio */
+            audio?: unknown;
             /** Content */
-            content?: string | components["schemas"]["TextPart"][] | null;
+            content?: string | (components["schemas"]["TextPart"] | string)[] | null;
             function_call?: components["schemas"]["FunctionCall"] | null;
             /** Name */
             name?: string | null;
@@ -4512,17 +4652,12 @@ export interface components {
             reasoning_content?: string | null;
             /** Refusal */
             refusal?: string | null;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "system" | "developer" | "user" | "assistant" | "tool" | "function";
+            /** Role */
+            role: string;
             /** Tool Call Id */
             tool_call_id?: string | null;
             /** Tool Calls */
             tool_calls?: components["schemas"]["ToolCall"][] | null;
-        } & {
-            [key: string]: unknown;
         };
         /** ChatTokenLogprob */
         ChatTokenLogprob: {
@@ -4644,6 +4779,8 @@ export interface components {
             best_of?: number | null;
             /** Early Stopping */
             early_stopping?: (true | false | "never") | null;
+            /** Ebnf */
+            ebnf?: string | null;
             /**
              * Echo
              * @default false
@@ -4705,14 +4842,29 @@ export interface components {
             prompt: string | string[] | number[] | number[][];
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Prompt Cache Retention */
+            prompt_cache_retention?: string | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: number | null;
+            /** Reasoning Effort */
+            reasoning_effort?: string | null;
+            /** Regex */
+            regex?: string | null;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             response_format?: components["schemas"]["ResponseFormat"] | null;
             /**
              * Return Token Ids
              * @default false
              */
             return_token_ids: boolean;
+            /**
+             * Return Tokens As Token Ids
+             * @default false
+             */
+            return_tokens_as_token_ids: boolean;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Seed */
@@ -4746,12 +4898,20 @@ export interface components {
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
             /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
+            /**
              * Use Beam Search
              * @default false
              */
             use_beam_search: boolean;
             /** User */
             user?: string | null;
+            /** Verbosity */
+            verbosity?: string | null;
         } & {
             [key: string]: unknown;
         };
@@ -4885,6 +5045,35 @@ export interface components {
             tier?: string | null;
             /** Unrated Events */
             unrated_events: number;
+        };
+        /**
+         * CountRequest
+         * @description POST /v1/messages/count_tokens: what a request's prompt consists of.
+         */
+        CountRequest: {
+            /** Cache Control */
+            cache_control?: unknown;
+            /** Context Management */
+            context_management?: unknown;
+            /** Mcp Servers */
+            mcp_servers?: unknown[] | null;
+            /** Messages */
+            messages: components["schemas"]["tenora_platform__inference__anthropic__schemas__Message"][];
+            /** Model */
+            model: string;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            output_format?: components["schemas"]["OutputFormat"] | null;
+            /** System */
+            system?: string | components["schemas"]["ResultBlock"][] | null;
+            /** Thinking */
+            thinking?: {
+                [key: string]: unknown;
+            } | null;
+            tool_choice?: components["schemas"]["ToolPick"] | null;
+            /** Tools */
+            tools?: components["schemas"]["ToolDefinition"][] | null;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * CreditCreate
@@ -5191,7 +5380,8 @@ export interface components {
         /**
          * EmbeddingRequest
          * @description POST /v1/embeddings. `input` is a text, texts, token ids, or lists of token ids.
-         *     `truncate_prompt_tokens` is vLLM's: a text's last so many tokens, -1 as many as there can be.
+         *     `truncate_prompt_tokens` is vLLM's: so many tokens of a text, its last ones unless
+         *     `truncation_side` is right; -1: as many as there can be.
          */
         EmbeddingRequest: {
             /**
@@ -5209,14 +5399,26 @@ export interface components {
             encoding_format: "float" | "base64";
             /** Input */
             input: string | string[] | number[] | number[][];
+            /** Metadata */
+            metadata?: {
+                [key: string]: string;
+            } | null;
             /** Model */
             model: string;
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
+            /** Request Id */
+            request_id?: string | null;
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
+            /**
+             * Truncation Side
+             * @default left
+             * @enum {string}
+             */
+            truncation_side: "left" | "right";
             /** User */
             user?: string | null;
         };
@@ -6109,7 +6311,7 @@ export interface components {
             /** Expected */
             expected?: string | null;
             /** Messages */
-            messages?: components["schemas"]["Message"][] | null;
+            messages?: components["schemas"]["tenora_platform__evaluations__schemas__Message"][] | null;
             /** Prompt */
             prompt?: string | null;
             /** Schema */
@@ -6698,15 +6900,84 @@ export interface components {
              */
             object: "list";
         };
-        /** Message */
-        Message: {
-            /** Content */
-            content: string;
+        /**
+         * MessagesRequest
+         * @description POST /v1/messages.
+         */
+        MessagesRequest: {
+            /** Cache Control */
+            cache_control?: unknown;
+            /** Container */
+            container?: null;
+            /** Context Management */
+            context_management?: unknown;
+            /** Inference Geo */
+            inference_geo?: unknown;
+            /** Max Tokens */
+            max_tokens: number;
+            /** Mcp Servers */
+            mcp_servers?: unknown[] | null;
+            /** Messages */
+            messages: components["schemas"]["tenora_platform__inference__anthropic__schemas__Message"][];
+            metadata?: components["schemas"]["RequestMetadata"] | null;
+            /** Model */
+            model: string;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            output_format?: components["schemas"]["OutputFormat"] | null;
+            /** Service Tier */
+            service_tier?: ("auto" | "standard_only") | null;
+            /** Speed */
+            speed?: unknown;
+            /** Stop Sequences */
+            stop_sequences?: string[] | null;
             /**
-             * Role
-             * @enum {string}
+             * Stream
+             * @default false
              */
-            role: "system" | "user" | "assistant";
+            stream: boolean;
+            /** System */
+            system?: string | components["schemas"]["ResultBlock"][] | null;
+            /** Temperature */
+            temperature?: number | null;
+            /** Thinking */
+            thinking?: {
+                [key: string]: unknown;
+            } | null;
+            tool_choice?: components["schemas"]["ToolPick"] | null;
+            /** Tools */
+            tools?: components["schemas"]["ToolDefinition"][] | null;
+            /** Top K */
+            top_k?: number | null;
+            /** Top P */
+            top_p?: number | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * MessageUsage
+         * @description As the engine metered it. `input_tokens` are those that no cache held.
+         */
+        MessageUsage: {
+            /**
+             * Cache Creation Input Tokens
+             * @default 0
+             */
+            cache_creation_input_tokens: number;
+            /**
+             * Cache Read Input Tokens
+             * @default 0
+             */
+            cache_read_input_tokens: number;
+            /** Input Tokens */
+            input_tokens: number;
+            /** Output Tokens */
+            output_tokens: number;
+            /**
+             * Service Tier
+             * @default standard
+             * @constant
+             */
+            service_tier: "standard";
         };
         /**
          * MeterCost
@@ -6762,15 +7033,21 @@ export interface components {
         };
         /**
          * ModelCard
-         * @description One usable model: the base (`parent` null) or one of the tenant's adapters.
+         * @description One usable model: the base (`parent` null, owned by `tenora`) or one of the tenant's
+         *     adapters, owned by the tenant's id. `max_model_len` (vLLM's name) and `context_length`
+         *     (OpenRouter's) are the most tokens that a prompt and its answer may have together.
          */
         ModelCard: {
+            /** Context Length */
+            context_length: number;
             /** Created */
             created: number;
             /** Digest */
             digest?: string | null;
             /** Id */
             id: string;
+            /** Max Model Len */
+            max_model_len: number;
             /**
              * Object
              * @default model
@@ -7232,6 +7509,28 @@ export interface components {
              * @constant
              */
             type: "function_call";
+        };
+        /**
+         * OutputConfig
+         * @description `effort` has no effect.
+         */
+        OutputConfig: {
+            format?: components["schemas"]["OutputFormat"] | null;
+        };
+        /**
+         * OutputFormat
+         * @description What the text has to follow.
+         */
+        OutputFormat: {
+            /** Schema */
+            schema: {
+                [key: string]: unknown;
+            };
+            /**
+             * Type
+             * @constant
+             */
+            type: "json_schema";
         };
         /**
          * OutputMessage
@@ -8274,6 +8573,19 @@ export interface components {
              */
             tax_id: string;
         };
+        /**
+         * PromptLogprob
+         * @description Of one token at one place of a prompt. `rank` is 1 for the likeliest, and null for a token of
+         *     the prompt beyond those that were asked for.
+         */
+        PromptLogprob: {
+            /** Decoded Token */
+            decoded_token: string;
+            /** Logprob */
+            logprob: number;
+            /** Rank */
+            rank: number | null;
+        };
         /** PromptTokensDetails */
         PromptTokensDetails: {
             /**
@@ -8529,6 +8841,14 @@ export interface components {
             /** X Request Id */
             x_request_id: string | null;
         };
+        /**
+         * RequestMetadata
+         * @description `user_id` keeps a user at one version of a weighted alias.
+         */
+        RequestMetadata: {
+            /** User Id */
+            user_id?: string | null;
+        };
         /** RequestPage */
         RequestPage: {
             /** Data */
@@ -8603,10 +8923,14 @@ export interface components {
         };
         /**
          * ResponseFormat
-         * @description OpenAI's.
+         * @description OpenAI's. `schema` is that of a json_object, as llama.cpp and others have it.
          */
         ResponseFormat: {
             json_schema?: components["schemas"]["NamedSchema"] | null;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | boolean | null;
             /**
              * Type
              * @enum {string}
@@ -8836,6 +9160,16 @@ export interface components {
             score: number | null;
             /** Version */
             version: number | "base";
+        };
+        /**
+         * ResultBlock
+         * @description A piece of what a tool answered. Only text is supported; others are refused by name.
+         */
+        ResultBlock: {
+            /** Text */
+            text?: string | null;
+            /** Type */
+            type: string;
         };
         /** ReversalBody */
         ReversalBody: {
@@ -10026,6 +10360,42 @@ export interface components {
             /** Keep Contents Days */
             keep_contents_days?: number | null;
         };
+        /** Message */
+        tenora_platform__evaluations__schemas__Message: {
+            /** Content */
+            content: string;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "system" | "user" | "assistant";
+        };
+        /**
+         * Message
+         * @description One turn.
+         */
+        tenora_platform__inference__anthropic__schemas__Message: {
+            /** Content */
+            content: string | components["schemas"]["Block"][];
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "user" | "assistant" | "system";
+        };
+        /** TextBlock */
+        TextBlock: {
+            /** Citations */
+            citations?: null;
+            /** Text */
+            text: string;
+            /**
+             * Type
+             * @default text
+             * @constant
+             */
+            type: "text";
+        };
         /** TextChoice */
         TextChoice: {
             /** Finish Reason */
@@ -10033,8 +10403,16 @@ export interface components {
             /** Index */
             index: number;
             logprobs?: components["schemas"]["TextLogprobs"] | null;
+            /** Matched Stop */
+            matched_stop?: string | number | null;
+            /** Prompt Logprobs */
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[] | null;
             /** Prompt Token Ids */
             prompt_token_ids?: number[] | null;
+            /** Stop Reason */
+            stop_reason?: string | number | null;
             /** Text */
             text: string;
             /** Token Ids */
@@ -10091,7 +10469,8 @@ export interface components {
         };
         /**
          * TextPart
-         * @description One piece of a message's content. Only text is supported; others are refused by name.
+         * @description One piece of a message's content; a bare text is one, too. Only text is supported; other
+         *     types are refused by name, and fields that nobody knows passed over.
          */
         TextPart: {
             /** Cache Control */
@@ -10106,7 +10485,10 @@ export interface components {
             refusal?: string | null;
             /** Text */
             text?: string | null;
-            /** Type */
+            /**
+             * Type
+             * @default text
+             */
             type: string;
         };
         /** TierBytes */
@@ -10208,6 +10590,11 @@ export interface components {
             /** Value */
             value: number | null;
         };
+        /** TokenCount */
+        TokenCount: {
+            /** Input Tokens */
+            input_tokens: number;
+        };
         /**
          * TokenizeRequest
          * @description POST /v1/tokenize: a `prompt`, or the `messages` of a chat, which become tokens exactly as
@@ -10296,6 +10683,69 @@ export interface components {
              * @constant
              */
             type: "function";
+        };
+        /**
+         * ToolDefinition
+         * @description A tool of the client's. Tools that a server would run have a `type` of their own and no
+         *     `input_schema`.
+         */
+        ToolDefinition: {
+            /** Description */
+            description?: string | null;
+            /** Input Schema */
+            input_schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** Name */
+            name: string;
+            /**
+             * Strict
+             * @default false
+             */
+            strict: boolean;
+            /**
+             * Type
+             * @default custom
+             */
+            type: string;
+        };
+        /**
+         * ToolPick
+         * @description Whether a tool must be called, and which.
+         */
+        ToolPick: {
+            /**
+             * Disable Parallel Tool Use
+             * @default false
+             */
+            disable_parallel_tool_use: boolean;
+            /** Name */
+            name?: string | null;
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "auto" | "any" | "tool" | "none";
+        };
+        /**
+         * ToolUseBlock
+         * @description A call; its answer is a `tool_result` with this id.
+         */
+        ToolUseBlock: {
+            /** Id */
+            id: string;
+            /** Input */
+            input: {
+                [key: string]: unknown;
+            };
+            /** Name */
+            name: string;
+            /**
+             * Type
+             * @default tool_use
+             * @constant
+             */
+            type: "tool_use";
         };
         /** TopLogprob */
         TopLogprob: {
@@ -16393,6 +16843,73 @@ export interface operations {
             };
         };
     };
+    inference_create_message: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessagesRequest"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicMessage"];
+                    "text/event-stream": string;
+                };
+            };
+        };
+    };
+    inference_count_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CountRequest"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenCount"];
+                };
+            };
+        };
+    };
     inference_list_models: {
         parameters: {
             query?: {
@@ -16454,6 +16971,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelCard"];
+                };
+            };
+        };
+    };
+    adapters_delete_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };

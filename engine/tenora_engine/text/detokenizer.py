@@ -66,7 +66,6 @@ class IncrementalDetokenizer:
         self._stop = tuple(stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
-        self._hold = max((len(text) for text in stop), default=1) - 1
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""  # decoded, but it could be the beginning of a stop string
         self._consumed = 0
@@ -155,8 +154,13 @@ class IncrementalDetokenizer:
 
     def _possible_beginning(self, text: str) -> int:
         """Length of the longest end of `text` that begins a stop string."""
-        for length in range(min(self._hold, len(text)), 0, -1):
-            tail = text[len(text) - length :]
-            if any(stop.startswith(tail) for stop in self._stop):
-                return length
-        return 0
+        longest = 0
+        for stop in self._stop:
+            # Only where its first character stands: there may be many stop strings, and long ones.
+            start = text.find(stop[0], max(len(text) - len(stop) + 1, 0))
+            while start >= 0 and len(text) - start > longest:
+                if stop.startswith(text[start:]):
+                    longest = len(text) - start
+                    break
+                start = text.find(stop[0], start + 1)
+        return longest

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
-from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.errors import CliError, plain_words
 from tenora_platform.processes.listening import listen
 from tenora_platform.settings import Settings
 
@@ -49,3 +51,37 @@ def check_model_folder(settings: Settings) -> None:
             f"{folder} has no weights (*.safetensors).",
             "With a config only, --load-format dummy runs it on random weights.",
         )
+
+
+_WRITTEN = ("postgres", "valkey", "outbox", "engine", "metrics", "models", "kernels")
+"""In the data directory, by whichever part; each makes its own."""
+_PROBE_BYTES = 64 * 1024
+
+
+def check_data_dir(settings: Settings) -> None:
+    """The data directory is there, or made now, and can be written to. Raises CliError."""
+    _check_folder(settings.data_dir)
+    for name in _WRITTEN:
+        folder = settings.data_dir / name
+        if folder.exists():
+            _check_folder(folder)
+
+
+def check_folders(settings: Settings) -> None:
+    """And so are the folders of uploads and objects. Raises CliError."""
+    check_data_dir(settings)
+    _check_folder(settings.spool_folder)
+    if "://" not in settings.object_store_url:
+        _check_folder(Path(settings.object_store_url))
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise CliError(
+            f"The folder {folder} cannot be written to: {plain_words(error)}."
+        ) from error

@@ -3,6 +3,7 @@ defect of Tenora."""
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import typer
@@ -33,6 +34,30 @@ class FriendlyGroup(TyperGroup):
         raise typer.Exit(1)
 
 
+_OF_THE_MACHINE = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.EIO,
+    }
+)
+"""What a disk, a mount or a permission says, and no mistake of ours."""
+
+
+def plain_words(error: OSError) -> str:
+    """What the system says, such as: read-only file system."""
+    what = error.strerror or type(error).__name__
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        what = "a file is in its place"
+    return what[:1].lower() + what[1:]
+
+
 def _explain(error: Exception) -> bool:
     """Whether it was foreseen, and is now shown."""
     # Imported late: a supervisor, which lives as long as the platform, has use for none of them.
@@ -42,8 +67,16 @@ def _explain(error: Exception) -> bool:
     from tenora_platform.bootstrap import DatabaseSetupError
     from tenora_platform.embedded.process import EmbeddedServerError
     from tenora_platform.marks import TakenError
+    from tenora_platform.secret import SecretLostError
 
-    foreseen = (CliError, EmbeddedServerError, DatabaseSetupError, TakenError, EngineError)
+    foreseen = (
+        CliError,
+        EmbeddedServerError,
+        DatabaseSetupError,
+        TakenError,
+        SecretLostError,
+        EngineError,
+    )
     if isinstance(error, foreseen):
         show_error(str(error), getattr(error, "hint", None))
     elif isinstance(error, ValidationError):
@@ -56,6 +89,8 @@ def _explain(error: Exception) -> bool:
             f"The server cannot be reached: {error}",
             "Is it running? Its address is --url or TENORA_URL.",
         )
+    elif isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
+        show_error(f"{error.filename} cannot be used: {plain_words(error)}.")
     else:
         return False
     return True

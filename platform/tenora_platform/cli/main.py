@@ -24,6 +24,7 @@ from tenora_platform.cli import (
     portal_bench,
     prices,
     receipts,
+    store,
     tenants,
     usage,
     usage_export,
@@ -51,6 +52,7 @@ usage.usage.command("export")(usage_export.export_usage)
 usage.usage.command("rebuild")(usage_rebuild.rebuild)
 app.add_typer(invoices.invoice, name="invoice", help="Invoices: made, shown, exported.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
+app.add_typer(store.store, name="store", help="The object store, its database, its trash.")
 bench.command("api")(api_bench.api)  # it knows how an engine is reached
 bench.command("edge")(edge_bench.edge)
 bench.command("intake")(intake_bench.intake)
@@ -89,9 +91,11 @@ def serve(settings: Settings) -> None:
 
 def up(settings: Settings) -> None:
     """Run the platform and, on the first start, make two demo tenants with their adapters."""
+    from tenora_platform.cli.checks import check_folders
     from tenora_platform.cli.run import run_platform
     from tenora_platform.demo import prepare_demo, show_demo
 
+    check_folders(settings)  # the demo's key is kept there
     run_platform(prepare_demo(settings), show_demo)
 
 

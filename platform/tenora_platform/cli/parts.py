@@ -15,7 +15,12 @@ from rich.console import Console
 
 from tenora_platform.admin_key import has_admin_key
 from tenora_platform.bootstrap import database_urls, migration_state, prepare_database
-from tenora_platform.cli.checks import check_device, check_model_folder
+from tenora_platform.cli.checks import (
+    check_data_dir,
+    check_device,
+    check_folders,
+    check_model_folder,
+)
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.run import (
     base_url,
@@ -144,7 +149,7 @@ def _prepared(settings: Settings) -> Settings:
     configure_logging(settings.log_level)
     check_device(settings)
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    check_data_dir(settings)
     check_model_folder(settings)
     return with_model(settings)
 
@@ -152,16 +157,22 @@ def _prepared(settings: Settings) -> Settings:
 def _with_servers(settings: Settings) -> Settings:
     """With servers that run, whose schema is ours. Raises CliError, EmbeddedServerError,
     TakenError or DatabaseSetupError."""
+    check_folders(settings)
     secret = settings.server_secret()
     settings = found_servers(settings, secret)
-    current, head = migration_state(_urls(settings, secret))
+    require_current(_urls(settings, secret))
+    claim_servers(settings, secret)
+    return settings
+
+
+def require_current(urls: DatabaseUrls) -> None:
+    """Raises CliError where the schema is not this version's."""
+    current, head = migration_state(urls)
     if current != head:
         raise CliError(
             f"The database is at revision {current}, and this version of Tenora needs {head}.",
             "Run: tenora migrate",
         )
-    claim_servers(settings, secret)
-    return settings
 
 
 def _urls(settings: Settings, secret: ServerSecret) -> DatabaseUrls:

@@ -17,7 +17,12 @@ from rich.console import Console
 from tenora_engine.model.default_model import default_model_folder, ensure_default_model
 from tenora_platform.admin_key import has_admin_key, make_admin_key
 from tenora_platform.bootstrap import database_urls, prepare_database
-from tenora_platform.cli.checks import check_address, check_device, check_model_folder
+from tenora_platform.cli.checks import (
+    check_address,
+    check_device,
+    check_folders,
+    check_model_folder,
+)
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import Installation
@@ -62,7 +67,7 @@ def take_signals() -> None:
 def _run(settings: Settings, when_ready: WhenReady) -> None:
     console = Console(highlight=False, soft_wrap=True)
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    check_folders(settings)
     secret = settings.server_secret()
     with running_servers(settings, secret) as ready:
         assert ready.database_url is not None

@@ -28,7 +28,7 @@ from tenora_platform.embedded.process import (
     spawn,
     stop_process,
 )
-from tenora_platform.secret import ServerSecret, write_private
+from tenora_platform.secret import ServerSecret, sync_folder, write_private
 
 SUPERUSER = "tenora_owner"
 DATABASE = "tenora"
@@ -69,6 +69,7 @@ class EmbeddedPostgres:
         self.folder = folder.resolve()
         self.data = self.folder / "data"
         self.log = self.folder / "postgres.log"
+        self._unfinished = self.folder / "initdb.unfinished"  # there while our initdb runs
         self._binaries = binaries
         self._connections = connections
         self._password = secret.mac("database-role", SUPERUSER)
@@ -83,13 +84,13 @@ class EmbeddedPostgres:
         return self._url.render_as_string(hide_password=False)
 
     def start(self) -> None:
-        """Make the cluster if there is none, end what a killed run left, start, and wait until it
-        answers. Raises EmbeddedServerError."""
+        """Make the cluster if there was none, end what a killed run left, start, and wait until it
+        answers. Raises EmbeddedServerError, for files too that are no whole cluster."""
         binaries = self._binaries or find_binaries()
         user = server_user()
         self.folder.mkdir(parents=True, exist_ok=True)
         reach = [binaries / "postgres", self.data / "PG_VERSION"]
-        if not (self.data / "PG_VERSION").exists():
+        if self._is_to_be_made():
             self._make_cluster(binaries, reach)
         if user is not None:
             _give(self.folder, user.pw_uid, user.pw_gid)
@@ -140,10 +141,25 @@ class EmbeddedPostgres:
         self._process.wait(timeout=10)
         self._process = None
 
+    def _is_to_be_made(self) -> bool:
+        """Only what an initdb of ours left half done is made anew: it has never been a server's."""
+        if not self.data.is_dir() or not any(self.data.iterdir()):
+            return True
+        if self._unfinished.exists() and not (self.data / "postmaster.opts").exists():
+            return True
+        if (self.data / "PG_VERSION").is_file():
+            return False
+        raise EmbeddedServerError(
+            f"{self.data} holds files, but no PG_VERSION: the database in it is damaged, or only a "
+            "part of it was copied here. Nothing was changed. Restore it from a backup; to begin "
+            "with an empty database, move that folder away."
+        )
+
     def _make_cluster(self, binaries: Path, reach: list[Path]) -> None:
         user = server_user()
+        write_private(self._unfinished, "Tenora makes an empty database; what is here may go.\n")
         if self.data.exists():
-            shutil.rmtree(self.data)  # initdb was interrupted: there is no PG_VERSION
+            shutil.rmtree(self.data)
         self.data.mkdir(mode=0o700)
         password_file = self.folder / "initdb.password"
         write_private(password_file, self._password + "\n")
@@ -152,7 +168,7 @@ class EmbeddedPostgres:
         command: list[str | Path] = [
             binaries / "initdb",
             *("-D", self.data, "-U", SUPERUSER, f"--pwfile={password_file}"),
-            *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"),
+            *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"),
         ]
         try:
             run(as_user(user, command, reach), what="initdb", timeout_s=120)
@@ -161,6 +177,8 @@ class EmbeddedPostgres:
             raise
         finally:
             password_file.unlink()
+        self._unfinished.unlink()
+        sync_folder(self.folder)
 
     def _listen(self) -> tuple[list[str], URL]:
         settings = {
@@ -197,6 +215,13 @@ class EmbeddedPostgres:
                         link.execute(f"CREATE DATABASE {DATABASE}")
                     return
             except psycopg.OperationalError as error:
+                if "password authentication failed" in str(error):
+                    self.stop()
+                    raise EmbeddedServerError(
+                        f"The database in {self.data} was made under another server secret. "
+                        "Restore the file `secret` of its data directory, or set TENORA_SECRET to "
+                        "what that held."
+                    ) from error
                 if self.ended() is not None or time.monotonic() > deadline:
                     self.stop()
                     raise EmbeddedServerError(

@@ -36,6 +36,7 @@ WITHOUT = (
     "/v1/chat/",
     "/v1/completions",
     "/v1/responses",
+    "/v1/messages",
     "/v1/embeddings",
     "/v1/tokenize",
     "/v1/detokenize",

@@ -32,6 +32,7 @@ _TOGETHER: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (None,),
     "stop": (None, "", []),
     "prediction": (None,),
+    "prompt_logprobs": (None,),
 }
 """The values which ask for nothing, without a beam search and together with one."""
 

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 FIELDS_MAX = 256  # of one object, known ones and others
 MESSAGES_MAX = 4096
 PARTS_MAX = 4096  # of all messages: parts of their contents, and calls of tools
-STOP_STRINGS_MAX = 4
+STOP_STRINGS_MAX = 32
 STOP_TOKENS_MAX = 64
 BAD_WORDS_MAX = 64
 ALLOWED_TOKENS_MAX = 4096
@@ -25,7 +25,9 @@ LOGIT_BIAS_MAX = 1024
 CHOICES_GIVEN_MAX = 1024  # texts of which an answer is to be one
 METADATA_MAX = 16
 TEMPLATE_ARGUMENTS_MAX = 64
-PROMPTS_MAX = 128
+PROMPTS_MAX = 128  # each is generated for
+INPUTS_MAX = 2048  # OpenAI's, of embeddings
+ROLE_MAX = 64
 TOOLS_MAX = 128
 
 
@@ -53,24 +55,25 @@ def token_list(most: int | None = None) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _prompts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    one = isinstance(value, list) and value and isinstance(value[0], int)
-    if isinstance(value, list):
-        if not one and len(value) > PROMPTS_MAX:
-            raise too_many(len(value), PROMPTS_MAX)
-        for each in (value, *value) if not one else (value,):
-            if isinstance(each, list):
-                _refuse_booleans(each)
-    try:
-        return validate(value)
-    except ValidationError as error:  # of each form that it might have been
-        raise PydanticCustomError(
-            "prompts", "must be a text, a list of texts, token ids, or lists of token ids"
-        ) from error
+def prompts(most: int) -> WrapValidator:
+    """No more than that; the token ids of one are bounded by the context."""
 
+    def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        one = isinstance(value, list) and value and isinstance(value[0], int)
+        if isinstance(value, list):
+            if not one and len(value) > most:
+                raise too_many(len(value), most)
+            for each in (value, *value) if not one else (value,):
+                if isinstance(each, list):
+                    _refuse_booleans(each)
+        try:
+            return validate(value)
+        except ValidationError as error:  # of each form that it might have been
+            raise PydanticCustomError(
+                "prompts", "must be a text, a list of texts, token ids, or lists of token ids"
+            ) from error
 
-PROMPTS = WrapValidator(_prompts)
-"""PROMPTS_MAX of them; the token ids of one are bounded by the context."""
+    return WrapValidator(check)
 
 
 def biases(value: Any) -> Any:

@@ -12,7 +12,6 @@ import msgspec
 
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import EngineError
-from tenora_engine.events import TokenLogprob
 from tenora_engine.text.chat_template import Renders
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.text.tool_formats import ToolFormat, format_of
@@ -21,7 +20,7 @@ from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
-from tenora_platform.inference.logprobs import chat_logprobs
+from tenora_platform.inference.logprobs import ChatScores, prompt_logprobs, refuse_too_many_scores
 from tenora_platform.inference.messages import template_messages
 from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import Generation, bad_words, chat_generation, truncated
@@ -33,6 +32,7 @@ from tenora_platform.inference.schemas import (
     FinishReasonText,
 )
 from tenora_platform.inference.session import InferenceSession, Prompt
+from tenora_platform.inference.stops import stopped_by
 from tenora_platform.inference.stream import DONE, sse
 from tenora_platform.inference.tool_schemas import ToolCallMade
 from tenora_platform.inference.tools import ToolUse, for_template, offered, tool_use
@@ -48,6 +48,7 @@ def chat_prompt(
     text, model = state.engine.text, state.engine.model
     tools = tool_use(body, _form(state, template), text)
     token_ids = truncated(chat_tokens(state, body, template), body, model)
+    refuse_too_many_scores([None, body.prompt_logprobs], len(token_ids))
     words = bad_words(body, text)
     generation = chat_generation(body, model, len(token_ids), words)
     generation = with_beams(body, _with_tools(generation, tools))
@@ -97,6 +98,15 @@ def chat_tokens(
     )
 
 
+def echoed(body: ChatCompletionRequest) -> str:
+    """What an answer begins with where it goes on with a message of its own and `echo` asks for it:
+    that message."""
+    last = body.messages[-1]
+    if not body.echo or (_opens_an_answer(body) and last.role != "assistant"):
+        return ""
+    return str(template_messages([last])[0]["content"])
+
+
 def _opens_an_answer(body: ChatCompletionRequest) -> bool:
     if body.add_generation_prompt is None:
         return not body.continue_final_message
@@ -117,7 +127,7 @@ class _Collected:
     texts: list[str] = field(default_factory=list)
     calls: list[ToolCallMade] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    scores: ChatScores | None = None  # where they were asked for
     last: Piece | None = None
 
     def add(self, piece: Piece) -> None:
@@ -129,18 +139,25 @@ class _Collected:
             else:
                 self.calls[-1].function.arguments += said.text
         self.token_ids += piece.token_ids
-        self.logprobs += piece.logprobs
+        if self.scores is not None:
+            self.scores.add(piece.logprobs)
         self.last = piece
 
 
-async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> ChatCompletion:
-    """The answer when nothing is streamed; of a beam search, the best texts."""
+def _scores(session: InferenceSession, body: ChatCompletionRequest) -> ChatScores | None:
+    if not body.logprobs:
+        return None
+    return ChatScores(session.state.engine.text, body.return_tokens_as_token_ids)
+
+
+async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> bytes:
+    """The answer when nothing is streamed, as JSON; of a beam search, the best texts."""
     readers = readers_of(session)
-    choices = [_Collected(reader) for reader in readers]
+    choices = [_Collected(reader, scores=_scores(session, body)) for reader in readers]
     async with contextlib.aclosing(session.pieces()) as pieces:
         async for piece in pieces:
             choices[piece.choice].add(piece)
-    return ChatCompletion(
+    completion = ChatCompletion(
         id=session.id,
         created=session.created,
         model=body.model,
@@ -151,7 +168,16 @@ async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> 
         service_tier=session.tier,
         system_fingerprint=session.fingerprint,
         prompt_token_ids=session.prompts[0].token_ids if body.return_token_ids else None,
+        prompt_logprobs=None,
     )
+    made = completion.model_dump()
+    for choice, collected in zip(made["choices"], choices, strict=False):
+        if collected.scores is not None:
+            choice["logprobs"] = collected.scores.json()
+    if body.prompt_logprobs is not None:
+        text, scores = session.state.engine.text, session.prompt_logprobs(0)
+        made["prompt_logprobs"] = await prompt_logprobs(text, scores, body.prompt_logprobs)
+    return encode(made)
 
 
 def _choice(
@@ -159,15 +185,16 @@ def _choice(
 ) -> ChatChoice:
     if collected.last is None or collected.last.finish_reason is None:
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
-    text = session.state.engine.text
+    echo = echoed(body)
+    texts = [echo, *collected.texts] if echo else collected.texts
     return ChatChoice(
         index=index,
         message=AssistantMessage(
-            content="".join(collected.texts) if collected.texts or not collected.calls else None,
+            content="".join(texts) if texts or not collected.calls else None,
             tool_calls=collected.calls or None,
         ),
-        logprobs=chat_logprobs(text, collected.logprobs) if body.logprobs else None,
         finish_reason=collected.reader.finish_reason(collected.last.finish_reason),
+        **stopped_by(session, collected.last).model_dump(),
         token_ids=collected.token_ids if body.return_token_ids else None,
     )
 
@@ -186,7 +213,8 @@ async def chat_stream(
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
                 if piece.choice not in begun:
-                    role = {"role": "assistant", "content": readers[piece.choice].no_content}
+                    content = echoed(body) or readers[piece.choice].no_content
+                    role = {"role": "assistant", "content": content}
                     more: dict[str, Any] = {}
                     if body.return_token_ids and not begun:
                         more["prompt_token_ids"] = session.prompts[0].token_ids
@@ -240,14 +268,17 @@ def _piece(
             encode(piece.text),
         )
     delta = {"content": piece.text} if piece.text else {}
-    logprobs = None
-    if body.logprobs and piece.logprobs:
-        logprobs = chat_logprobs(session.state.engine.text, piece.logprobs).model_dump()
+    scores = _scores(session, body) if piece.logprobs else None
+    if scores is not None:
+        scores.add(piece.logprobs)
+    logprobs = None if scores is None else scores.json()
     choice = _delta(piece.choice, delta, logprobs, reason or piece.finish_reason)
+    if piece.finish_reason is not None:
+        choice |= stopped_by(session, piece).model_dump()
     return encode({**choice, "token_ids": piece.token_ids} if body.return_token_ids else choice)
 
 
 def _delta(
-    index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, reason: str | None
+    index: int, delta: dict[str, Any], logprobs: msgspec.Raw | None, reason: str | None
 ) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}

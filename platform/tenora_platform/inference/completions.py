@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from tenora_engine.errors import EngineError
-from tenora_engine.events import TokenLogprob
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
-from tenora_platform.inference.logprobs import text_logprobs
+from tenora_platform.inference.logprobs import (
+    TextScores,
+    in_slices,
+    prompt_logprobs,
+    refuse_too_many_scores,
+)
 from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import (
     bad_words,
@@ -26,10 +33,11 @@ from tenora_platform.inference.schemas import (
     Completion,
     CompletionRequest,
     FinishReasonText,
+    Stopped,
     TextChoice,
-    TextLogprobs,
 )
 from tenora_platform.inference.session import InferenceSession, Prompt
+from tenora_platform.inference.stops import stopped_by
 from tenora_platform.inference.stream import DONE, sse
 from tenora_platform.state import AppState
 
@@ -50,6 +58,8 @@ def text_prompts(state: AppState, body: CompletionRequest) -> list[Prompt]:
         if body.logprobs is not None:
             generation = dataclasses.replace(generation, offsets=True)
         prompts.append(Prompt(token_ids, with_beams(body, generation)))
+    scored = [body.logprobs if body.echo else None, body.prompt_logprobs]
+    refuse_too_many_scores(scored, body.n * sum(len(each.token_ids) for each in prompts))
     return prompts
 
 
@@ -62,7 +72,8 @@ class _Choices:
         self._per_prompt = sequences_of(body)
         self._echoes: dict[int, str] = {}  # by prompt
         self._begun: set[int] = set()
-        self._scored: set[int] = set()
+        self._scored: dict[int, TextScores] = {}  # by prompt
+        self._ranked: dict[int, msgspec.Raw] = {}
 
     def text(self, piece: Piece) -> str:
         """The piece's text, behind the prompt's if it is the first and `echo` was asked for."""
@@ -86,24 +97,51 @@ class _Choices:
     def prompt_token_ids(self, choice: int) -> list[int] | None:
         return self._prompt(choice) if self._body.return_token_ids else None
 
-    def logprobs(
-        self, choice: int, tokens: Sequence[TokenLogprob], offsets: Sequence[int]
-    ) -> TextLogprobs | None:
-        """Of its new tokens; those of the prompt come before the first, where it is echoed."""
+    async def prompt_logprobs(self, choice: int) -> msgspec.Raw | None:
+        """vLLM's, where they were asked for; once for all choices of a prompt."""
+        count, session = self._body.prompt_logprobs, self._session
+        if count is None:
+            return None
+        prompt = choice // self._per_prompt
+        if prompt not in self._ranked:
+            scores = session.prompt_logprobs(prompt)
+            self._ranked[prompt] = await prompt_logprobs(session.state.engine.text, scores, count)
+        return self._ranked[prompt]
+
+    async def scores(self, choice: int) -> TextScores | None:
+        """The logprobs of a choice that begins, where they were asked for: those of the prompt, if
+        it is echoed."""
         if self._body.logprobs is None:
             return None
-        text, first = self._session.state.engine.text, None
+        scores = self.no_scores()
         if self._body.echo:
-            behind = len(self._echo(choice))
-            offsets = [behind + offset for offset in offsets]
-        if self._body.echo and choice not in self._scored:
-            prompt = self._prompt(choice)
-            first = prompt[0]
-            tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
-            shown = text.detokenizer(skip_special=self._body.skip_special_tokens, offsets=True)
-            offsets = [*shown.push(prompt).offsets, *offsets]
-        self._scored.add(choice)
-        return text_logprobs(text, tokens, offsets, first)
+            scores.extend(await self._prompt_scores(choice))
+        return scores
+
+    def no_scores(self) -> TextScores:
+        return TextScores(self._session.state.engine.text, self._body.return_tokens_as_token_ids)
+
+    def add(self, scores: TextScores, piece: Piece) -> None:
+        """The logprobs of a piece's own tokens."""
+        scores.add(piece.logprobs)
+        behind = len(self._echo(piece.choice)) if self._body.echo else 0
+        scores.add_offsets(piece.offsets, behind)
+
+    async def _prompt_scores(self, choice: int) -> TextScores:
+        """Once for all choices of a prompt."""
+        prompt = choice // self._per_prompt
+        if prompt not in self._scored:
+            token_ids = self._prompt(choice)
+            scores, most = self.no_scores(), self._body.logprobs
+            scores.add_first(token_ids[0])
+            async for some in in_slices(self._session.prompt_logprobs(prompt)):
+                # There are more where `prompt_logprobs` asked for more.
+                scores.add([msgspec.structs.replace(each, top=each.top[:most]) for each in some])
+            text, skips = self._session.state.engine.text, self._body.skip_special_tokens
+            shown = text.detokenizer(skip_special=skips, offsets=True)
+            scores.add_offsets(shown.push(token_ids).offsets)
+            self._scored[prompt] = scores
+        return self._scored[prompt]
 
 
 @dataclass
@@ -113,41 +151,41 @@ class _Answer:
     choice: int
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    scores: TextScores | None = None
+    total_logprob: float = 0.0
+    num_scored: int = 0
     finish_reason: FinishReasonText | None = None
+    stopped: Stopped = field(default_factory=Stopped)
 
     @property
     def mean_logprob(self) -> float:
         """Of its tokens, as `best_of` compares answers."""
-        return sum(each.logprob for each in self.logprobs) / max(len(self.logprobs), 1)
+        return self.total_logprob / max(self.num_scored, 1)
 
 
-async def completion_whole(session: InferenceSession, body: CompletionRequest) -> Completion:
-    """The answer when nothing is streamed. Choices are in the order of prompts, then n: the best of
-    `best_of`, the best first."""
+async def completion_whole(session: InferenceSession, body: CompletionRequest) -> bytes:
+    """The answer when nothing is streamed, as JSON. Choices are in the order of prompts, then n:
+    the best of `best_of`, the best first."""
     shaping = _Choices(session, body)
     per_prompt = sequences_of(body)
     answers = [_Answer(choice) for choice in range(len(session.prompts) * per_prompt)]
     async with contextlib.aclosing(session.pieces()) as pieces:
         async for piece in pieces:
             answer = answers[piece.choice]
+            if not answer.texts:
+                answer.scores = await shaping.scores(piece.choice)
             answer.texts.append(shaping.text(piece))
             answer.token_ids += piece.token_ids
-            answer.logprobs += piece.logprobs
-            answer.offsets += piece.offsets
+            answer.total_logprob += sum(each.logprob for each in piece.logprobs)
+            answer.num_scored += len(piece.logprobs)
+            if answer.scores is not None:
+                shaping.add(answer.scores, piece)
             answer.finish_reason = piece.finish_reason
+            answer.stopped = stopped_by(session, piece)
     if any(answer.finish_reason is None for answer in answers):
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
-    shown = answers
-    if per_prompt > body.n:
-        shown = []
-        for first in range(0, len(answers), per_prompt):
-            ranked = answers[first : first + per_prompt]
-            if not body.use_beam_search:  # which gives them in their order
-                ranked.sort(key=lambda answer: -answer.mean_logprob)
-            shown += ranked[: body.n]
-    return Completion(
+    shown = list(_best(answers, per_prompt, body))
+    completion = Completion(
         id=session.id,
         created=session.created,
         model=body.model,
@@ -155,8 +193,8 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             TextChoice(
                 index=index,
                 text="".join(answer.texts),
-                logprobs=shaping.logprobs(answer.choice, answer.logprobs, answer.offsets),
                 finish_reason=answer.finish_reason,
+                **answer.stopped.model_dump(),
                 prompt_token_ids=shaping.prompt_token_ids(answer.choice),
                 token_ids=answer.token_ids if body.return_token_ids else None,
             )
@@ -166,6 +204,25 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
         service_tier=session.tier,
         system_fingerprint=session.fingerprint,
     )
+    made = completion.model_dump()
+    for choice, answer in zip(made["choices"], shown, strict=True):
+        if answer.scores is not None:
+            choice["logprobs"] = answer.scores.json()
+        ranked_tokens = await shaping.prompt_logprobs(answer.choice)
+        if ranked_tokens is not None:
+            choice["prompt_logprobs"] = ranked_tokens
+    return encode(made)
+
+
+def _best(
+    answers: Sequence[_Answer], per_prompt: int, body: CompletionRequest
+) -> Iterator[_Answer]:
+    """The n that are shown of each prompt's."""
+    for first in range(0, len(answers), per_prompt):
+        ranked = list(answers[first : first + per_prompt])
+        if per_prompt > body.n and not body.use_beam_search:  # which gives them in their order
+            ranked.sort(key=lambda answer: -answer.mean_logprob)
+        yield from ranked[: body.n]
 
 
 async def completion_stream(
@@ -180,12 +237,18 @@ async def completion_stream(
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
-                logprobs = shaping.logprobs(piece.choice, piece.logprobs, piece.offsets)
-                choice = {
+                scores = None
+                if body.logprobs is not None:
+                    is_first = piece.choice not in begun
+                    scores = await shaping.scores(piece.choice) if is_first else shaping.no_scores()
+                if scores is not None:
+                    shaping.add(scores, piece)
+                choice: dict[str, Any] = {
                     "index": piece.choice,
                     "text": shaping.text(piece),
-                    "logprobs": logprobs.model_dump() if logprobs else None,
+                    "logprobs": None if scores is None else scores.json(),
                     "finish_reason": piece.finish_reason,
+                    **stopped_by(session, piece).model_dump(),
                 }
                 if body.return_token_ids:
                     choice["token_ids"] = piece.token_ids

@@ -15,24 +15,34 @@ from pydantic import BaseModel, Field
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import ContextLengthError
 from tenora_engine.request import SamplingParams
+from tenora_platform.auth import TenantContext
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import ApiError, BadRequestError
-from tenora_platform.inference.bounds import PROMPTS
+from tenora_platform.inference.bounds import INPUTS_MAX, METADATA_MAX, at_most, prompts
 from tenora_platform.inference.given import Given, QuickList
-from tenora_platform.inference.parameters import Generation, given_prompts, last_tokens
+from tenora_platform.inference.parameters import Generation, given_prompts, kept_tokens
 from tenora_platform.inference.requests import (
     AdmittedTenant,
     make_session,
     resolved_model,
     whole,
 )
-from tenora_platform.inference.schemas import TOKEN, ServiceTier
+from tenora_platform.inference.schemas import (
+    TOKEN,
+    MetadataName,
+    MetadataText,
+    RequestId,
+    ServiceTier,
+    TruncationSide,
+)
 from tenora_platform.inference.session import InferenceSession, Prompt, require_engine
 from tenora_platform.inference.tokenising import prompt_lengths, refuse_too_long, tokenised
+from tenora_platform.limits.uses import capped
 from tenora_platform.state import AppState, State
 from tenora_platform.tenants.key_terms import require_model
 
 router = APIRouter(tags=["inference"], route_class=EdgeRoute)
+AT_ONCE_MAX = 16
 _GENERATION = Generation(
     SamplingParams(temperature=0.0, max_tokens=0, embeds=True),
     stop=(),
@@ -43,21 +53,25 @@ _GENERATION = Generation(
 
 class EmbeddingRequest(Given):
     """POST /v1/embeddings. `input` is a text, texts, token ids, or lists of token ids.
-    `truncate_prompt_tokens` is vLLM's: a text's last so many tokens, -1 as many as there can be.
+    `truncate_prompt_tokens` is vLLM's: so many tokens of a text, its last ones unless
+    `truncation_side` is right; -1: as many as there can be.
     """
 
     model: str = Field(min_length=1, max_length=256)
     input: Annotated[
         str | QuickList[str] | QuickList[TOKEN] | QuickList[QuickList[TOKEN]],
-        PROMPTS,
+        prompts(INPUTS_MAX),
     ]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, ge=1, le=2**20)
     user: str | None = Field(default=None, max_length=512)
 
     service_tier: ServiceTier | None = None
+    metadata: Annotated[dict[MetadataName, MetadataText] | None, at_most(METADATA_MAX)] = None
     prompt_cache_key: str | None = Field(default=None, max_length=512)
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=2**31)
+    truncation_side: TruncationSide = "left"
+    request_id: RequestId = None
     add_special_tokens: bool = True
 
 
@@ -100,32 +114,40 @@ async def create_embeddings(
     lengths = prompt_lengths(body.input)
     refuse_too_long(state.engine, max(lengths, default=0), "input")
     work = partial(_prompts, state, body, model)
-    prompts = await tokenised(state.long_texts, tenant.tenant_id, sum(lengths), work)
+    inputs = await tokenised(state.long_texts, tenant.tenant_id, sum(lengths), work)
     resolved = await resolved_model(state, tenant, body)
     session = make_session(
         request,
         tenant,
         body,
         resolved,
-        prompts,
+        inputs,
         kind="embd",
         open_ended=False,
         transcript=None,
     )
     session.shadow = session.answer = None  # there is no answer to compare
+    session.at_once = _at_once(tenant)
     return await whole(session, request, _embeddings(session, body))
+
+
+def _at_once(tenant: TenantContext) -> int:
+    """Texts of one request that run together: of a long list half of what the tenant may run in
+    parallel, so that it leaves room for another request."""
+    most = [caps.parallel_requests // 2 for _, caps in capped(tenant) if caps.parallel_requests]
+    return max(min([AT_ONCE_MAX, *most]), 1)
 
 
 def _prompts(state: AppState, body: EmbeddingRequest, model: ModelInfo) -> list[Prompt]:
     """Raises BadRequestError, ContextLengthError."""
     text, made = state.engine.text, []
-    for given in given_prompts(body.input, model, "input"):
+    for given in given_prompts(body.input, model, "input", INPUTS_MAX):
         token_ids = (
             given
             if isinstance(given, list)
             else text.encode(given, body.add_special_tokens, state.settings.allow_control_tokens)
         )
-        token_ids = last_tokens(token_ids, body.truncate_prompt_tokens, 0, model)
+        token_ids = kept_tokens(token_ids, body, 0, model)
         if len(token_ids) > model.context_tokens:
             raise ContextLengthError.of(
                 model.context_tokens, len(token_ids), None, "input", param="input"

@@ -46,6 +46,8 @@ class Piece(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: Literal["stop", "length"] | None
     offsets: tuple[int, ...] = ()  # of `logprobs`, where wanted: where each token's text begins
+    matched_stop: str | None = None  # of a last piece: the stop string that ended it
+    stop_token_id: int | None = None  # the same of a stop token
 
 
 class _Sequence:
@@ -62,6 +64,8 @@ class _Sequence:
         self._held = ""
         self._consumed = 0
         self.stopped_at: int | None = None  # tokens, when a stop string was met
+        self._matched: str | None = None  # that stop string
+        self._stop_token_id: int | None = None
 
     def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()) -> str:
         """Text that may be shown now; empty after a stop string."""
@@ -74,7 +78,7 @@ class _Sequence:
         self._logprobs += logprobs[:new]
         self._offsets += delta.offsets
         if delta.stopped is not None:
-            self.stopped_at = delta.consumed_tokens
+            self.stopped_at, self._matched = delta.consumed_tokens, delta.stopped
         return delta.text
 
     def finish(self, stop_token_id: int | None) -> str:
@@ -82,13 +86,14 @@ class _Sequence:
         if self.stopped_at is not None:
             return ""
         text = ""
+        self._stop_token_id = stop_token_id
         if stop_token_id is not None and self._include_stop:
             text = self.push([stop_token_id])
         elif stop_token_id is not None:
             self._token_ids.append(stop_token_id)
         delta = self._detokenizer.flush()  # nothing, if the push has met a stop string
         if delta.stopped is not None:
-            self.stopped_at = delta.consumed_tokens
+            self.stopped_at, self._matched = delta.consumed_tokens, delta.stopped
         return text + delta.text
 
     @property
@@ -115,7 +120,12 @@ class _Sequence:
         logprobs = tuple(self._logprobs[:count])
         # Behind the end is what a stop string took away.
         offsets = tuple(min(each, self._length) for each in self._offsets[: len(logprobs)])
-        made = Piece(choice, text, tuple(self._token_ids[:count]), logprobs, finish_reason, offsets)
+        token_ids = tuple(self._token_ids[:count])
+        matched = self._matched if finish_reason is not None else None
+        stop_token_id = self._stop_token_id if matched is None else None
+        made = Piece(
+            choice, text, token_ids, logprobs, finish_reason, offsets, matched, stop_token_id
+        )
         for kept in (self._token_ids, self._logprobs, self._offsets):
             del kept[:count]
         return made
@@ -260,6 +270,8 @@ class Run:
         """End it from outside: the engine bills what it did, unless it is part of what cannot be
         answered, and `pieces` raises `error`."""
         self._ended_by = error
+        if not self.begun:  # and never will
+            return
         is_invalid = isinstance(error, BadRequestError)
         reason: AbortReason = "invalid" if is_invalid else "client_gone"
         await self._client.abort(self.request.request_id, reason=reason)
@@ -298,21 +310,22 @@ def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "
     return "length"
 
 
-def merged(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
-    """The pieces of all runs as they come. The first failure ends all of them and is raised, when
-    the engine has metered them."""
-    return runs[0].pieces() if len(runs) == 1 else _interleaved(runs)
+def merged(runs: Sequence[Run], at_once: int | None = None) -> AsyncGenerator[Piece]:
+    """The pieces of all runs as they come, of so many `at_once` (None: of all). The first failure
+    ends all of them and is raised, when the engine has metered them."""
+    return runs[0].pieces() if len(runs) == 1 else _interleaved(runs, at_once or len(runs))
 
 
-async def _interleaved(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
+async def _interleaved(runs: Sequence[Run], at_once: int) -> AsyncGenerator[Piece]:
     queue: asyncio.Queue[Piece | Exception | None] = asyncio.Queue(MERGE_QUEUE_MAX)
-    tasks = [asyncio.create_task(_pump(run.pieces(), queue)) for run in runs]
+    places = asyncio.Semaphore(at_once)
+    tasks = [asyncio.create_task(_pump(run.pieces(), queue, places)) for run in runs]
     running = len(tasks)
     try:
         while running:
             item = await queue.get()
             if isinstance(item, Exception):
-                await _end_all(runs, item, tasks)
+                await _end_all(runs, item, tasks, queue)
                 raise item
             if item is None:
                 running -= 1
@@ -325,23 +338,35 @@ async def _interleaved(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
 
 
 async def _end_all(
-    runs: Sequence[Run], error: Exception, tasks: Sequence[asyncio.Task[None]]
+    runs: Sequence[Run],
+    error: Exception,
+    tasks: Sequence[asyncio.Task[None]],
+    queue: asyncio.Queue[Piece | Exception | None],
 ) -> None:
     reason = from_engine(error) if isinstance(error, EngineError) else error
     if not isinstance(reason, ApiError):
         reason = ApiError(str(error))
     for run in runs:
         await run.end(reason)
+    unread = asyncio.create_task(_unread(queue))  # or who waits for room in it would never end
     await asyncio.wait(tasks, timeout=LAST_WORDS_S)
+    unread.cancel()
+
+
+async def _unread(queue: asyncio.Queue[Piece | Exception | None]) -> None:
+    while True:
+        await queue.get()
 
 
 async def _pump(
-    pieces: AsyncGenerator[Piece], queue: asyncio.Queue[Piece | Exception | None]
+    pieces: AsyncGenerator[Piece],
+    queue: asyncio.Queue[Piece | Exception | None],
+    places: asyncio.Semaphore,
 ) -> None:
-    """The run's pieces into the queue, then None or what ended it. A cancelled run says nothing:
-    nobody reads the queue any more."""
+    """The run's pieces into the queue, once there is a place, then None or what ended it. A
+    cancelled run says nothing: nobody reads the queue any more."""
     try:
-        async with contextlib.aclosing(pieces):
+        async with places, contextlib.aclosing(pieces):
             async for piece in pieces:
                 await queue.put(piece)
     except Exception as error:

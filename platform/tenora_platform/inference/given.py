@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tenora_platform.inference.bounds import FIELDS_MAX, too_many
 
@@ -13,8 +15,13 @@ QuickList = Annotated[list[ItemT], Field(fail_fast=True)]
 """Given up at the first item that is wrong: a client is told of one anyway."""
 
 
+_TRUTHS = {True: "true", False: "false"}
+"""As texts, which no number can be made of, so that the error names the field."""
+
+
 class Given(BaseModel):
-    """A part of a request's body. Null is absent: clients write out what they do not set."""
+    """A part of a request's body. Null is absent: clients write out what they do not set. Where a
+    number belongs, true and false are mistakes, not 1 and 0."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -24,5 +31,34 @@ class Given(BaseModel):
         if isinstance(data, dict):
             if len(data) > FIELDS_MAX:
                 raise too_many(len(data), FIELDS_MAX)
-            return {name: value for name, value in data.items() if value is not None}
+            return {
+                name: _TRUTHS[value]
+                if isinstance(value, bool) and name in number_fields(cls)
+                else value
+                for name, value in data.items()
+                if value is not None
+            }
         return data
+
+
+@cache
+def number_fields(model: type[BaseModel]) -> frozenset[str]:
+    """The fields, by their names in a body, that hold a number and never a truth value, and look at
+    what is given in no way of their own."""
+    return frozenset(
+        field.alias or name
+        for name, field in model.model_fields.items()
+        if not any(isinstance(each, BeforeValidator) for each in field.metadata)
+        and (types := set(_types(field.annotation))) & {int, float}
+        and bool not in types
+    )
+
+
+def _types(annotation: Any) -> tuple[Any, ...]:
+    """Those that a field may be: the members of a union, through what `Annotated` says of them."""
+    inner = get_args(annotation)
+    if hasattr(annotation, "__metadata__"):
+        return _types(inner[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(each for one in inner for each in _types(one))
+    return (annotation,)

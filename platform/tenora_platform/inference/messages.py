@@ -15,28 +15,15 @@ from tenora_platform.texts import lone_surrogate
 _ROLES = {"developer": "system", "function": "tool"}
 """OpenAI's newer word for the system and its older one for a tool; templates know neither."""
 
-_DROPPED = frozenset(
-    {
-        "annotations",
-        "cache_control",
-        "citations",
-        "provider_specific_fields",
-        "reasoning_details",
-        "thinking_blocks",
-    }
-)
-"""What openai-python, LiteLLM and others leave in an answer, and no template reads."""
-
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Raises BadRequestError for what is not text, is missing, or nobody knows."""
+    """Raises BadRequestError for what is not text, or is missing."""
     return [_for_template(message, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
 def _for_template(message: ChatMessage, where: str) -> dict[str, Any]:
-    for key, value in (message.model_extra or {}).items():
-        if key not in _DROPPED and value not in ("", [], {}):
-            raise unsupported(f"{where}.{key[:100]}")
+    if message.audio not in (None, {}):
+        raise unsupported(f"{where}.audio")
     calls = [
         {**(call.model_extra or {}), "type": call.type, "function": _function(call.function)}
         | ({"id": call.id} if call.id is not None else {})

@@ -17,8 +17,6 @@ OF_OPENAI: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "audio": (None,),
     "web_search_options": (None,),
-    "reasoning_effort": (None, "none"),
-    "verbosity": (None, "medium"),
     "store": (None, False),
 }
 OF_OTHERS: dict[str, tuple[Any, ...]] = {
@@ -29,7 +27,6 @@ OF_OTHERS: dict[str, tuple[Any, ...]] = {
     "chat_template": _EMPTY,
     "detokenize": (True,),
     "documents": _EMPTY,
-    "echo": (False,),
     "guided_decoding_backend": _EMPTY,
     "guided_whitespace_pattern": _EMPTY,
     "include_reasoning": (True,),
@@ -37,16 +34,12 @@ OF_OTHERS: dict[str, tuple[Any, ...]] = {
     "logits_processors": _EMPTY,
     "mm_processor_kwargs": _EMPTY,
     "priority": (0,),
-    "prompt_logprobs": _OFF,
-    "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "vllm_xargs": _EMPTY,
     # SGLang
-    "ebnf": _EMPTY,
     "json_schema": _EMPTY,
     "lora_path": _EMPTY,
     "no_stop_trim": (False,),
-    "regex": _EMPTY,
     "return_hidden_states": (False,),
     "separate_reasoning": (True,),
     "stream_reasoning": (True,),

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -23,6 +24,7 @@ from tenora_platform.inference.schemas import (
     ChatCompletionRequest,
     CompletionRequest,
     SamplingFields,
+    TruncationSide,
 )
 from tenora_platform.inference.tools import ToolUse
 
@@ -45,21 +47,22 @@ class Generation:
     skip_special: bool
     tools: ToolUse | None = None  # that the answer may call
     offsets: bool = False  # whether it is told where in the text each token begins
+    is_capped: bool = False  # more tokens were asked for than the context has room for
 
 
 def chat_generation(
     body: ChatCompletionRequest, model: ModelInfo, prompt_tokens: int, bad_words: BadWords
 ) -> Generation:
-    """Without a maximum, as much as the context still holds."""
+    """Without a maximum, or with one that is larger, as much as the context still holds."""
     if body.top_logprobs is not None and not body.logprobs:
         raise _invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
     _check_best_of(body)
     if sequences_of(body) > body.n and not body.use_beam_search:
         raise unsupported("best_of", "in a chat best_of is of a beam search alone")
-    param = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
-    max_tokens = _fit(wanted_tokens(body), prompt_tokens, model, param, "messages")
+    max_tokens, is_capped = _fit(wanted_tokens(body), prompt_tokens, model, "messages")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return _generation(body, model, max_tokens, logprobs, bad_words)
+    made = _generation(body, model, max_tokens, logprobs, bad_words)
+    return dataclasses.replace(made, is_capped=is_capped)
 
 
 def completion_generation(
@@ -73,15 +76,18 @@ def completion_generation(
         raise _invalid(
             "best_of", "The best of more than n is known at the end only: set stream to false."
         )
-    max_tokens = _fit(wanted_tokens(body), prompt_tokens, model, "max_tokens", "prompt")
+    max_tokens, is_capped = _fit(wanted_tokens(body), prompt_tokens, model, "prompt")
     is_ranked = sequences > body.n and not body.use_beam_search
     logprobs = 0 if body.logprobs is None and is_ranked else body.logprobs
     made = _generation(body, model, max_tokens, logprobs, bad_words)
     scored = 0 if body.logprobs is None and not max_tokens else body.logprobs
+    asked = [body.prompt_logprobs, scored if body.echo or not max_tokens else None]
     sampling = msgspec.structs.replace(
-        made.sampling, n=sequences, prompt_logprobs=scored if body.echo or not max_tokens else None
+        made.sampling,
+        n=sequences,
+        prompt_logprobs=max((each for each in asked if each is not None), default=None),
     )
-    return dataclasses.replace(made, sampling=sampling)
+    return dataclasses.replace(made, sampling=sampling, is_capped=is_capped)
 
 
 def _check_best_of(body: SamplingFields) -> None:
@@ -104,14 +110,26 @@ def wanted_tokens(body: ChatCompletionRequest | CompletionRequest) -> int | None
 def truncated(
     token_ids: list[int], body: ChatCompletionRequest | CompletionRequest, model: ModelInfo
 ) -> list[int]:
-    """The prompt's last `truncate_prompt_tokens` tokens; -1 keeps what the context has room for."""
-    return last_tokens(token_ids, body.truncate_prompt_tokens, wanted_tokens(body) or 1, model)
+    """What `truncate_prompt_tokens` keeps of the prompt; -1: what the context has room for."""
+    return kept_tokens(token_ids, body, wanted_tokens(body) or 1, model)
 
 
-def last_tokens(
-    token_ids: list[int], most: int | None, output_tokens: int, model: ModelInfo
+class Truncating(Protocol):
+    """What bodies say of prompts that are too long."""
+
+    @property
+    def truncate_prompt_tokens(self) -> int | None: ...
+
+    @property
+    def truncation_side(self) -> TruncationSide: ...
+
+
+def kept_tokens(
+    token_ids: list[int], body: Truncating, output_tokens: int, model: ModelInfo
 ) -> list[int]:
-    """At most so many; all for None; -1: what leaves room for the output."""
+    """The last tokens, or those before what is cut off on the right: at most as many as the body
+    says, all where it says nothing, for -1 what leaves room for the output."""
+    most = body.truncate_prompt_tokens
     if most is None:
         return token_ids
     if most == 0 or most > model.context_tokens:
@@ -121,8 +139,9 @@ def last_tokens(
             "maximum context length.",
         )
     if most == -1:
-        most = max(model.context_tokens - output_tokens, 1)
-    return token_ids[-most:]
+        room = model.context_tokens - output_tokens
+        most = room if room > 0 else model.context_tokens - 1  # the output is capped, too
+    return token_ids[:most] if body.truncation_side == "right" else token_ids[-most:]
 
 
 def bad_words(body: SamplingFields, text: TextProcessor) -> BadWords:
@@ -144,19 +163,18 @@ def bad_words(body: SamplingFields, text: TextProcessor) -> BadWords:
 
 
 def _fit(
-    wanted: int | None, prompt_tokens: int, model: ModelInfo, param: str, prompt_param: str
-) -> int:
+    wanted: int | None, prompt_tokens: int, model: ModelInfo, prompt_param: str
+) -> tuple[int, bool]:
+    """How many tokens may come, and whether that is less than was wanted. Raises ContextLengthError
+    where the prompt leaves room for none."""
     room = model.context_tokens - prompt_tokens
-    least = 1 if wanted is None else min(wanted, 1)
-    if room < least or (wanted is not None and wanted > room):
+    if room < (1 if wanted is None else min(wanted, 1)):
         raise ContextLengthError.of(
-            model.context_tokens,
-            prompt_tokens,
-            wanted,
-            prompt_param,
-            param=prompt_param if room < least else param,
+            model.context_tokens, prompt_tokens, wanted, prompt_param, param=prompt_param
         )
-    return room if wanted is None else wanted
+    if wanted is None or wanted > room:
+        return room, wanted is not None
+    return wanted, False
 
 
 def _generation(
@@ -168,18 +186,21 @@ def _generation(
 ) -> Generation:
     if body.stream_options is not None and not body.stream:
         raise _invalid("stream_options", "stream_options are for streams: set stream to true.")
+    if body.prompt_logprobs is not None and body.stream:
+        raise _invalid("prompt_logprobs", "prompt_logprobs are not streamed: set stream to false.")
     if body.min_tokens > max_tokens:
         raise _invalid(
             "min_tokens", f"min_tokens must be at most max_tokens, which is {max_tokens} here."
         )
+    top_p = _or(body.top_p, 1.0)
     stop_ids = tuple(dict.fromkeys(body.stop_token_ids or ()))
     allowed = body.allowed_token_ids
     check_token_ids(stop_ids, model, "stop_token_ids")
     check_token_ids(allowed or (), model, "allowed_token_ids")
     return Generation(
         sampling=SamplingParams(
-            temperature=_or(body.temperature, 1.0),
-            top_p=_or(body.top_p, 1.0),
+            temperature=_or(body.temperature, 1.0) if top_p else 0.0,
+            top_p=top_p or 1.0,
             top_k=max(0, body.top_k or 0),  # -1 is vLLM's "off"
             min_p=_or(body.min_p, 0.0),
             seed=body.seed,
@@ -195,6 +216,7 @@ def _generation(
             ignore_eos=body.ignore_eos,
             n=body.n,
             logprobs=logprobs,
+            prompt_logprobs=body.prompt_logprobs,
             grammar=grammar_of(body),
         ),
         stop=_stop_strings(body.stop),
@@ -260,13 +282,15 @@ def completion_prompts(body: CompletionRequest, model: ModelInfo) -> list[str | 
     return prompts
 
 
-def given_prompts(prompt: Prompts, model: ModelInfo, param: str) -> list[str | list[int]]:
+def given_prompts(
+    prompt: Prompts, model: ModelInfo, param: str, most: int = PROMPTS_MAX
+) -> list[str | list[int]]:
     """The prompts of a field, each a text or token ids. Raises BadRequestError as
     `completion_prompts`."""
     prompts = _as_prompts(prompt)
-    if not prompts or len(prompts) > PROMPTS_MAX:
+    if not prompts or len(prompts) > most:
         raise BadRequestError(
-            f"{param} must hold 1 to {PROMPTS_MAX} texts.", param=param, code="invalid_value"
+            f"{param} must hold 1 to {most} texts.", param=param, code="invalid_value"
         )
     for one in prompts:
         if not one:

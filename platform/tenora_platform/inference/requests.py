@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel
@@ -25,11 +25,11 @@ from tenora_platform.inference.tokenising import count_characters, refuse_too_lo
 from tenora_platform.inference.transcripts import transcript_of
 from tenora_platform.receipts.contents import Transcript
 from tenora_platform.registry.resolver import ResolvedAdapter, ResolvedModel
+from tenora_platform.request_ids import call_request
 from tenora_platform.state import AppState, state_of
 from tenora_platform.tenants.key_terms import require_model
 
 AdmittedTenant = Annotated[TenantContext, Depends(admitted("inference"))]
-AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 async def chat_session(
@@ -92,6 +92,9 @@ class Asking(Protocol):
     @property
     def service_tier(self) -> str | None: ...
 
+    @property
+    def request_id(self) -> str | None: ...
+
 
 async def resolved_model(state: AppState, tenant: TenantContext, body: Asking) -> ResolvedModel:
     """Who says who is asking stays with one version of a weighted alias. Raises NotFoundError."""
@@ -113,6 +116,7 @@ def make_session(
     transcript: Transcript | None,
 ) -> InferenceSession:
     """Of a request that the limits have admitted."""
+    call_request(request.scope, body.request_id)
     shadow = chosen(resolved)
     return InferenceSession(
         state=state_of(request),
@@ -147,11 +151,12 @@ def streamed(session: InferenceSession, events: AsyncGenerator[bytes]) -> EventS
 async def whole(
     session: InferenceSession,
     request: Request,
-    work: Coroutine[Any, Any, AnswerT],
+    work: Coroutine[Any, Any, BaseModel | bytes],
 ) -> Response:
+    """The response, when all of the answer is there; `bytes` are JSON already."""
     answer = await unless_gone(request.receive, work, session.leave)
     return Response(
-        answer.model_dump_json(),
+        answer if isinstance(answer, bytes) else answer.model_dump_json(),
         media_type="application/json",
         headers=session.headers,
         background=BackgroundTask(follow, session),  # once it has been sent

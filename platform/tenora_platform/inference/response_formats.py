@@ -1,5 +1,6 @@
 """What an answer is to follow, as bodies say it: OpenAI's `response_format`, vLLM's
-`structured_outputs` and its older `guided_*`. Whether it can be followed, the engine says."""
+`structured_outputs` and its older `guided_*`, SGLang's `regex` and `ebnf`. Whether it can be
+followed, the engine says."""
 
 from __future__ import annotations
 
@@ -30,10 +31,11 @@ class NamedSchema(Given):
 
 
 class ResponseFormat(Given):
-    """OpenAI's."""
+    """OpenAI's. `schema` is that of a json_object, as llama.cpp and others have it."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
+    object_schema: JsonSchema | None = Field(default=None, alias="schema")
 
 
 class StructuredOutputs(Given):
@@ -56,6 +58,8 @@ class FormatFields(Given):
     guided_regex: str | None = None
     guided_choice: Texts | None = None
     guided_grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
 
 
 def grammar_of(body: FormatFields) -> Grammar | None:
@@ -76,10 +80,17 @@ def _grammars(body: FormatFields) -> Iterator[Grammar]:
     yield from _of_vllm("guided_regex", regex=body.guided_regex)
     yield from _of_vllm("guided_choice", choice=body.guided_choice)
     yield from _of_vllm("guided_grammar", grammar=body.guided_grammar)
+    yield from _of_vllm("regex", regex=body.regex)
+    yield from _of_vllm("ebnf", grammar=body.ebnf)
 
 
 def _of_openai(wanted: ResponseFormat) -> Iterator[Grammar]:
     named = wanted.json_schema
+    if wanted.object_schema is not None and wanted.type != "json_object":
+        raise _invalid(
+            "response_format",
+            f"response_format of type {wanted.type} takes no schema beside its type.",
+        )
     if wanted.type == "json_schema":
         if named is None or named.json_schema is None:
             raise _invalid(
@@ -91,7 +102,8 @@ def _of_openai(wanted: ResponseFormat) -> Iterator[Grammar]:
             "response_format", f"response_format of type {wanted.type} takes no json_schema."
         )
     elif wanted.type == "json_object":
-        yield _schema(ANY_OBJECT, "response_format")
+        schema = wanted.object_schema
+        yield _schema(ANY_OBJECT if schema in (None, {}) else schema, "response_format")
 
 
 def _of_outputs(outputs: StructuredOutputs) -> Iterator[Grammar]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from tenora_engine.config import ModelInfo
 from tenora_platform.auth import TenantContext, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
@@ -82,12 +83,12 @@ async def _card_of(state: AppState, tenant: TenantContext, model: str) -> ModelC
     base = state.engine.model.id
     resolved = await state.resolver.resolve(tenant.tenant_id, model, base, sticky=tenant.tenant_id)
     if resolved.adapter is None:
-        return _base_card(base)
+        return _base_card(state.engine.model)
     async with state.db.tenant_session(tenant.tenant_id) as session:
         row = await session.get(AdapterVersionRow, resolved.adapter.version_id)
     if row is None:
         raise model_not_found(model)
-    return _card(model, row, base, tenant)
+    return _card(model, row, state.engine.model, tenant)
 
 
 async def _models(
@@ -100,8 +101,8 @@ async def _models(
             session, tenant.tenant_id, names=tenant.key_models, q=q, limit=limit
         )
     cards = [
-        *([_base_card(base)] if covers(tenant.key_models, base) else []),
-        *(_card(name, row, base, tenant) for name, row in versions),
+        *([_base_card(state.engine.model)] if covers(tenant.key_models, base) else []),
+        *(_card(name, row, state.engine.model, tenant) for name, row in versions),
         *[card async for card in _single_cards(state, tenant)],
     ]
     return [card for card in cards if q is None or q.lower() in card.id.lower()][:limit]
@@ -115,16 +116,24 @@ async def _single_cards(state: AppState, tenant: TenantContext) -> AsyncIterator
                 yield await _card_of(state, tenant, model)
 
 
-def _base_card(base: str) -> ModelCard:
-    return ModelCard(id=base, created=0, owned_by="tenora")
+def _base_card(base: ModelInfo) -> ModelCard:
+    return ModelCard(
+        id=base.id,
+        created=0,
+        owned_by="tenora",
+        max_model_len=base.context_tokens,
+        context_length=base.context_tokens,
+    )
 
 
-def _card(name: str, row: AdapterVersionRow, base: str, tenant: TenantContext) -> ModelCard:
+def _card(name: str, row: AdapterVersionRow, base: ModelInfo, tenant: TenantContext) -> ModelCard:
     return ModelCard(
         id=name,
         created=int(row.created_at.timestamp()),
         owned_by=tenant.tenant_id,
-        parent=base,
+        parent=base.id,
+        max_model_len=base.context_tokens,
+        context_length=base.context_tokens,
         version=row.number,
         digest=row.digest,
     )

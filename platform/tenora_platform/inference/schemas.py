@@ -16,7 +16,8 @@ from tenora_platform.inference.bounds import (
     ALLOWED_TOKENS_MAX,
     BAD_WORDS_MAX,
     METADATA_MAX,
-    PROMPTS,
+    PROMPTS_MAX,
+    ROLE_MAX,
     STOP_STRINGS_MAX,
     STOP_TOKENS_MAX,
     TEMPLATE_ARGUMENTS_MAX,
@@ -24,26 +25,39 @@ from tenora_platform.inference.bounds import (
     at_most,
     biases,
     check_messages,
+    prompts,
     token_list,
 )
 from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.response_formats import FormatFields
 from tenora_platform.inference.tool_schemas import Tool, ToolCallDelta, ToolCallMade, ToolChoice
+from tenora_platform.request_ids import REQUEST_ID
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 ServiceTier = Literal["auto", "default", "priority", "flex"]
 FinishReasonText = Literal["stop", "length", "tool_calls"]
+TruncationSide = Literal["left", "right"]
 COUNT_MAX = 2**31 - 1
+LOGPROBS_MAX = 20
 
+RequestId = Annotated[str | None, Field(pattern=REQUEST_ID)]
 TOKEN = Annotated[int, Field(ge=0, lt=2**31)]
+Unheeded = Annotated[str | None, Field(max_length=64)]
 MetadataName = Annotated[str, Field(max_length=64)]
 MetadataText = Annotated[str, Field(max_length=512)]
 
 
-class TextPart(Given):
-    """One piece of a message's content. Only text is supported; others are refused by name."""
+def _as_part(value: Any) -> Any:
+    return {"text": value} if isinstance(value, str) else value
 
-    type: str
+
+class TextPart(Given):
+    """One piece of a message's content; a bare text is one, too. Only text is supported; other
+    types are refused by name, and fields that nobody knows passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: str = "text"
     text: str | None = None
     refusal: str | None = None
     image_url: Any = None
@@ -52,8 +66,13 @@ class TextPart(Given):
     cache_control: Any = None  # accepted; every prefix is cached
 
 
+Part = Annotated[TextPart, BeforeValidator(_as_part, json_schema_input_type=TextPart | str)]
+
+
 class FunctionCall(Given):
     """`arguments` is JSON, as models write it; templates are given the object."""
+
+    model_config = ConfigDict(extra="ignore")
 
     name: str
     arguments: str | dict[str, Any] = ""
@@ -70,18 +89,20 @@ class ToolCall(Given):
 
 
 class ChatMessage(Given):
-    """One message. Keys beyond these are dropped or refused by name in `inference.messages`."""
+    """One message. Whatever else clients keep in a history (`id`, `timestamp`, `reasoning`) is
+    passed over: no template reads it. The role is the template's affair."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="ignore")
 
-    role: Role
-    content: str | QuickList[TextPart] | None = None
+    role: str = Field(min_length=1, max_length=ROLE_MAX)
+    content: str | QuickList[Part] | None = None
     name: str | None = None
     tool_calls: QuickList[ToolCall] | None = Field(default=None, max_length=128)
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None  # OpenAI's older form of tool_calls
     refusal: str | None = None
     reasoning_content: str | None = None
+    audio: Any = None  # of an earlier answer: refused, as it holds what was said
 
 
 class StreamOptions(Given):
@@ -91,6 +112,10 @@ class StreamOptions(Given):
     include_usage: bool = False
     continuous_usage_stats: bool = False
     include_obfuscation: bool = False  # accepted; chunks are never padded
+
+
+def _unless_false(value: Any) -> Any:
+    return None if value is False else value
 
 
 class SamplingFields(FormatFields):
@@ -105,7 +130,7 @@ class SamplingFields(FormatFields):
     max_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     n: int = Field(default=1, ge=1, le=128)
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1)  # 0: the likeliest token
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: Annotated[dict[str, float] | None, BeforeValidator(biases)] = None
@@ -115,7 +140,12 @@ class SamplingFields(FormatFields):
     service_tier: ServiceTier | None = None
     metadata: Annotated[dict[MetadataName, MetadataText] | None, at_most(METADATA_MAX)] = None
     prompt_cache_key: str | None = Field(default=None, max_length=512)
+
+    # Accepted, and without effect.
+    prompt_cache_retention: Unheeded = None
+    reasoning_effort: Unheeded = None
     safety_identifier: str | None = Field(default=None, max_length=512)
+    verbosity: Unheeded = None
 
     top_k: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
     min_p: float | None = Field(default=None, ge=0, le=1)
@@ -132,7 +162,13 @@ class SamplingFields(FormatFields):
     )
     skip_special_tokens: bool = True
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
+    truncation_side: TruncationSide = "left"
+    prompt_logprobs: Annotated[
+        int | None, Field(ge=0, le=LOGPROBS_MAX), BeforeValidator(_unless_false)
+    ] = None
+    request_id: RequestId = None
     best_of: int | None = Field(default=None, ge=1, le=128)
 
     # What they mean is decided in `inference.beams`.
@@ -169,6 +205,7 @@ class ChatCompletionRequest(SamplingFields):
     # Absent, it is the opposite of `continue_final_message`.
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    echo: bool = False  # of the message that is gone on with
     chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)] = None
 
     # What they mean is decided in `inference.tools`.
@@ -183,8 +220,6 @@ class ChatCompletionRequest(SamplingFields):
     modalities: Any = None
     audio: Any = None
     web_search_options: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
     store: Any = None
 
 
@@ -193,7 +228,7 @@ class CompletionRequest(SamplingFields):
 
     prompt: Annotated[
         str | QuickList[str] | QuickList[int] | QuickList[QuickList[int]],
-        PROMPTS,
+        prompts(PROMPTS_MAX),
     ]
     max_tokens: int | None = Field(default=None, ge=0, le=COUNT_MAX)  # 0: the prompt alone
     echo: bool = False
@@ -252,7 +287,32 @@ TokenIds = Annotated[list[int] | None, Field(default=None, exclude_if=lambda ids
 """Only there where `return_token_ids` asked for it."""
 
 
-class ChatChoice(BaseModel):
+class PromptLogprob(BaseModel):
+    """Of one token at one place of a prompt. `rank` is 1 for the likeliest, and null for a token of
+    the prompt beyond those that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = Annotated[
+    list[dict[str, PromptLogprob] | None] | None,
+    Field(default=None, exclude_if=lambda found: found is None),
+]
+"""By token id, at each of a prompt's tokens; null at its first. Only there where `prompt_logprobs`
+asked for it."""
+
+
+class Stopped(BaseModel):
+    """What ended a choice. `matched_stop` (SGLang's) is the stop string or the token, also the
+    model's own end; `stop_reason` (vLLM's) is null for that. Both are null for a maximum."""
+
+    matched_stop: str | int | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatChoice(Stopped):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None = None
@@ -270,6 +330,7 @@ class ChatCompletion(BaseModel):
     service_tier: str
     system_fingerprint: str
     prompt_token_ids: TokenIds
+    prompt_logprobs: PromptLogprobs
 
 
 class ChatDelta(BaseModel):
@@ -280,7 +341,7 @@ class ChatDelta(BaseModel):
     tool_calls: list[ToolCallDelta] | None = None
 
 
-class ChatChunkChoice(BaseModel):
+class ChatChunkChoice(Stopped):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
@@ -309,13 +370,14 @@ class TextLogprobs(BaseModel):
     text_offset: list[int]
 
 
-class TextChoice(BaseModel):
+class TextChoice(Stopped):
     index: int
     text: str
     logprobs: TextLogprobs | None = None
     finish_reason: FinishReasonText | None
     prompt_token_ids: TokenIds
     token_ids: TokenIds
+    prompt_logprobs: PromptLogprobs
 
 
 class Completion(BaseModel):
@@ -332,13 +394,17 @@ class Completion(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """One usable model: the base (`parent` null) or one of the tenant's adapters."""
+    """One usable model: the base (`parent` null, owned by `tenora`) or one of the tenant's
+    adapters, owned by the tenant's id. `max_model_len` (vLLM's name) and `context_length`
+    (OpenRouter's) are the most tokens that a prompt and its answer may have together."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
     parent: str | None = None
+    max_model_len: int
+    context_length: int
     version: int | None = None
     digest: str | None = None
 

@@ -100,6 +100,7 @@ class InferenceSession:
     shadow: ShadowTarget | None = None  # on which it is run once more, when it has been answered
     answer: Answer | None = None  # if it is compared
     prompt_for: PromptFor | None = None  # of a chat, which another version may ask otherwise
+    at_once: int | None = None  # of its prompts; None: all of them
     limited: bool = True  # by what plan and key allow in a minute, and at once
     headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
@@ -116,6 +117,9 @@ class InferenceSession:
             self.headers["x-tenora-adapter-digest"] = adapter.digest
             self.headers.update(deprecation_headers(adapter))
         self._runs = [self._run(number, prompt) for number, prompt in enumerate(self.prompts)]
+        most = [self._max_tokens(each) for each in self.prompts if each.generation.is_capped]
+        if most:
+            self.headers["x-tenora-max-tokens"] = str(min(most))
 
     def _run(self, number: int, prompt: Prompt) -> Run:
         adapter = self.resolved.adapter
@@ -176,7 +180,7 @@ class InferenceSession:
             async with (
                 self.state.flights.flight(self.tenant, tuple(self._runs)),
                 sick.told(self.state, self.resolved),
-                contextlib.aclosing(merged(self._runs)) as pieces,
+                contextlib.aclosing(merged(self._runs, self.at_once)) as pieces,
             ):
                 with self.state.outcomes.watch(self.tenant.tenant_id, self.resolved) as watch:
                     if self.answer is not None:
@@ -243,14 +247,16 @@ class InferenceSession:
 
     @property
     def _num_sequences(self) -> int:
-        return sum(prompt.generation.sampling.n for prompt in self.prompts)
+        """That run at the same time, at most."""
+        sequences = sum(prompt.generation.sampling.n for prompt in self.prompts)
+        return sequences if self.at_once is None else min(sequences, self.at_once)
 
     def _estimated_tokens(self) -> int:
         """Of all sequences; where the client named no maximum, a guess."""
         total = self._prompt_tokens
         for prompt in self.prompts:
             most = self._max_tokens(prompt)
-            if self.open_ended:
+            if self._is_open(prompt):
                 most = min(most, OPEN_ENDED_TOKENS)
             total += most * prompt.generation.sampling.n
         return total
@@ -259,11 +265,15 @@ class InferenceSession:
     def _prompt_tokens(self) -> int:
         return sum(len(prompt.token_ids) for prompt in self.prompts)
 
+    def _is_open(self, prompt: Prompt) -> bool:
+        """Whether its answer may be as long as it will."""
+        return self.open_ended or prompt.generation.is_capped
+
     def _max_tokens(self, prompt: Prompt) -> int:
-        """Of each of its sequences. Where the client named none, no more than plan and key allow
-        in a minute, so that no request is larger than that."""
+        """Of each of its sequences. Where the client named none, or more than there is room for, no
+        more than plan and key allow in a minute, so that no request is larger than that."""
         most, limit = prompt.generation.sampling.max_tokens, tokens_at_once(self.tenant)
-        if not self.open_ended or not limit:
+        if not self._is_open(prompt) or not limit:
             return most
         return min(most, max((limit - self._prompt_tokens) // self._num_sequences, 1))
 

@@ -98,32 +98,36 @@ class Detokenized(BaseModel):
 async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) -> Tokens:
     """The tokens that a prompt or a chat would be for this model, an adapter's own chat template
     included. `count` may be more than `max_model_len`."""
-    resolved = await _resolved(state, tenant, body.model)
+    resolved = await resolved_for_tokens(state, tenant, body.model)
     if body.prompt is not None:
         length = len(body.prompt)
         refuse_too_long(state.engine, length, "prompt")
         work = partial(_prompt_tokens, state, body)
         token_ids = await tokenised(state.long_texts, tenant.tenant_id, length, work)
     else:
-        token_ids = await _chat(state, tenant, body, resolved)
-    strings = [state.engine.text.token_label(token_id) for token_id in token_ids]
+        special = bool(body.add_special_tokens)
+        token_ids = await chat_token_ids(state, tenant, body.as_chat(), resolved, special=special)
+    strings = None
+    if body.return_token_strs:
+        labels = partial(_labels, state, token_ids)
+        strings = await tokenised(state.long_texts, tenant.tenant_id, len(token_ids), labels)
     return Tokens(
         count=len(token_ids),
         max_model_len=state.engine.model.context_tokens,
         tokens=token_ids,
-        token_strs=strings if body.return_token_strs else None,
+        token_strs=strings,
     )
 
 
 @router.post("/v1/detokenize")
 async def detokenize(body: DetokenizeRequest, state: State, tenant: AdmittedTenant) -> Detokenized:
     """The text that tokens stand for; bytes which are no character become U+FFFD."""
-    await _resolved(state, tenant, body.model)
+    await resolved_for_tokens(state, tenant, body.model)
     check_token_ids(body.tokens, state.engine.model, "tokens")
     return Detokenized(prompt=state.engine.text.decode(body.tokens, skip_special=False))
 
 
-async def _resolved(state: AppState, tenant: TenantContext, model: str) -> ResolvedModel:
+async def resolved_for_tokens(state: AppState, tenant: TenantContext, model: str) -> ResolvedModel:
     """Raises ForbiddenError, NotFoundError."""
     require_model(tenant, model)
     return await state.resolver.resolve(
@@ -137,14 +141,24 @@ def _prompt_tokens(state: AppState, body: TokenizeRequest) -> list[int]:
     return text.encode(body.prompt or "", special, control)
 
 
-async def _chat(
-    state: AppState, tenant: TenantContext, body: TokenizeRequest, resolved: ResolvedModel
+def _labels(state: AppState, token_ids: list[int]) -> list[str]:
+    return [state.engine.text.token_label(token_id) for token_id in token_ids]
+
+
+async def chat_token_ids(
+    state: AppState,
+    tenant: TenantContext,
+    chat: ChatCompletionRequest,
+    resolved: ResolvedModel,
+    *,
+    special: bool = False,
 ) -> list[int]:
-    chat = body.as_chat()
+    """The tokens of a chat's prompt, whether or not it fits; with `special` also those which the
+    tokenizer puts about every text. Raises BadRequestError, InvalidRequestError."""
     length = count_characters([chat.messages, chat.tools, chat.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
     template = await state.templates.of(tenant.tenant_id, resolved.adapter, state.engine.text)
-    work = partial(_chat_tokens, state, chat, bool(body.add_special_tokens), template)
+    work = partial(_chat_tokens, state, chat, special, template)
     if template is None:
         return await tokenised(state.long_texts, tenant.tenant_id, length, work)
     return await state.templates.run(tenant.tenant_id, work)

@@ -14,6 +14,7 @@ from tenora_platform.operations.engine_metrics import EngineCollector
 from tenora_platform.operations.process_metrics import ProcessCollector
 from tenora_platform.processes.presence import Presence
 from tenora_platform.reconciliation.told import Told
+from tenora_platform.registry.store_told import StoreTold
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -154,6 +155,10 @@ class Metrics:
     def show_proof(self, told: Callable[[], Told | None]) -> None:
         """And what they found when they compared the books."""
         self._processes.proof = told
+
+    def show_store(self, told: Callable[[], StoreTold | None]) -> None:
+        """And whether the object store is the database's."""
+        self._processes.store = told
 
     def record_engine(self, stats: EngineStats | None, *, refuses: bool = False) -> None:
         """Take over the engine's own numbers; None says that it does not serve."""

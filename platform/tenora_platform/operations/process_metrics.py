@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from tenora_platform.processes.presence import Presence
 from tenora_platform.reconciliation.told import Told
+from tenora_platform.registry.store_told import StoreTold
 
 
 class ProcessCollector(Collector):
@@ -22,6 +23,7 @@ class ProcessCollector(Collector):
         self.presence: Presence | None = None
         self.unbilled: Callable[[], tuple[int, int] | None] = lambda: None
         self.proof: Callable[[], Told | None] = lambda: None
+        self.store: Callable[[], StoreTold | None] = lambda: None
 
     def collect(self) -> Iterator[Metric]:
         others = [] if self.presence is None else self.presence.others or []
@@ -46,6 +48,7 @@ class ProcessCollector(Collector):
         ):
             yield GaugeMetricFamily(f"tenora_usage_{name}", text, value)
         yield from _proof(self.proof())
+        yield from _store(self.store())
 
 
 _RUN = (
@@ -53,6 +56,22 @@ _RUN = (
     ("timestamp_seconds", "When it ended"),
     ("seconds", "How long it took"),
 )
+
+
+_STORE = (
+    ("sweep_stopped", "1 while nothing is removed from the object store"),
+    ("objects", "Objects of the store that the last sweep looked at"),
+    ("unowned_objects", "Of these, those that no row owns"),
+)
+
+
+def _store(told: StoreTold | None) -> Iterator[Metric]:
+    """Without samples until a worker has looked, the counts until one has swept."""
+    values: tuple[float | None, ...] = (None, None, None)
+    if told is not None:
+        values = (float(bool(told.problem or told.stopped)), told.objects, told.unowned)
+    for (name, text), value in zip(_STORE, values, strict=True):
+        yield GaugeMetricFamily(f"tenora_store_{name}", text, value)
 
 
 def _proof(told: Told | None) -> Iterator[Metric]:

@@ -27,6 +27,7 @@ from tenora_platform.operations.schemas import (
 )
 from tenora_platform.processes.presence import Process
 from tenora_platform.reconciliation.told import proof_warnings
+from tenora_platform.registry.store_told import store_warnings
 from tenora_platform.state import AppState
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.leftovers import unbilled_warnings
@@ -84,6 +85,7 @@ def warnings_of(state: AppState) -> list[str]:
     presence = state.presence
     warnings = unbilled_warnings(*(state.unbilled.counted or presence.unbilled or (0, 0)))
     warnings += proof_warnings(state.proof.told or presence.proof)
+    warnings += store_warnings(state.store.told or presence.store)
     if presence.workers_missing:
         warnings.append(
             "No worker is running: uploads are not checked, and usage waits to be stored."

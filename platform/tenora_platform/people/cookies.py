@@ -9,16 +9,22 @@ from tenora_platform.errors import ForbiddenError
 from tenora_platform.people.sessions import COOKIE, Sessions
 
 CSRF_HEADER = "x-csrf-token"
+KEY_HEADER = "x-api-key"
 TENANT_HEADER = "x-tenora-tenant"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
+def names_a_key(request: Request) -> bool:
+    """Whether the request is by a key, known or not, and so by no session."""
+    return "authorization" in request.headers or bool(request.headers.get(KEY_HEADER))
+
+
 def session_token(request: Request, sessions: Sessions) -> str | None:
-    """The cookie's, if the request is by a session: one with an `Authorization` is by a key, and of
+    """The cookie's, if the request is by a session: one that names a key is by that, and of
     one that a page of another origin made the cookie does not count. Raises ForbiddenError for
     what would change something without the session's CSRF token."""
     token = request.cookies.get(COOKIE)
-    if not token or "authorization" in request.headers or of_another_origin(request):
+    if not token or names_a_key(request) or of_another_origin(request):
         return None
     if request.method not in SAFE_METHODS:
         require_csrf(request, sessions, token)

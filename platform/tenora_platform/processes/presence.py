@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tenora_platform.reconciliation.told import Told
+from tenora_platform.registry.store_told import StoreTold
 
 SAID_S = 1.0
 KEPT_S = 5.0
@@ -57,7 +58,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """What a process says of itself. `outages`: work that fails, and why. `restarts`, of a
     supervisor: its parts by name, how often each died and was started again. `unbilled`, of a
     worker: usage events without a price and dead letters in the whole database; `proof`, what the
-    books' last reconciliation and the canary found."""
+    books' last reconciliation and the canary found; `store`, whether the object store is the
+    database's."""
 
     id: str
     role: Role
@@ -70,6 +72,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     restarts: dict[str, int] = {}
     unbilled: tuple[int, int] | None = None
     proof: Told | None = None
+    store: StoreTold | None = None
 
 
 def this_process(role: Role, name: str | None = None, pid: int | None = None) -> Process:
@@ -88,7 +91,8 @@ def this_process(role: Role, name: str | None = None, pid: int | None = None) ->
 class Presence:
     """`said` gives the records of which this process speaks, anew each second. `others` is who was
     there when it last asked, itself included; None before. What was known last stays known:
-    `unbilled` and `proof` as a worker said it, `api_processes` as they were counted (0: never)."""
+    `unbilled`, `proof` and `store` as a worker said it, `api_processes` as they were counted (0:
+    never)."""
 
     def __init__(self, redis: Redis, said: Callable[[], Sequence[Process]]) -> None:
         self._redis = redis
@@ -96,6 +100,7 @@ class Presence:
         self.others: list[Process] | None = None
         self.unbilled: tuple[int, int] | None = None
         self.proof: Told | None = None
+        self.store: StoreTold | None = None
         self.api_processes = 0
         self._worker_seen_s = time.monotonic()
 
@@ -137,6 +142,8 @@ class Presence:
                 self.unbilled = each.unbilled
             if each.proof is not None:
                 self.proof = each.proof
+            if each.store is not None:
+                self.store = each.store
 
     async def _run(self, process_id: str, record: bytes) -> list[bytes]:
         kept_ms = str(int(KEPT_S * 1000))

@@ -1,42 +1,57 @@
-"""Collector: removes objects of the store that no row owns. A crash between a commit and the
-deletion that follows it, or between an upload and its commit, leaves such. Decides by rows alone.
+"""Collector: moves objects of the store that no row owns to the trash. A crash between a commit and
+the deletion that follows it, or between an upload and its commit, leaves such. Rows alone decide:
+so the rows have to be those of the store (`store_identity.py`), and the objects few.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import obstore
 import structlog
+from msgspec.structs import replace
 from obstore.store import LocalStore
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import update
 
 from tenora_platform.locks import lock, try_lock
 from tenora_platform.registry import repository
+from tenora_platform.registry.identity_table import DatabaseIdentityRow
+from tenora_platform.registry.inventory import (
+    CONTENTS,
+    PREFIXES,
+    Inventory,
+    digest_of,
+    take_inventory,
+)
 from tenora_platform.registry.spool import Spool
-from tenora_platform.registry.storage import AdapterStorage
+from tenora_platform.registry.store_identity import identity
+from tenora_platform.registry.store_told import StoreTold
+from tenora_platform.registry.trash import Trash
 from tenora_platform.state import AppState
 
 GRACE = timedelta(hours=1)
 """How long an object may wait for the commit of its row; an upload takes minutes."""
 EVERY_S = 3600.0
-_PAGE = 1000
+SHARE_MAX = 0.1
+FEW = 10
+"""A sweep that would move more than this share of all objects, and more than these, moves none:
+then it is rather the rows that are gone."""
 
+_UNFINISHED = re.compile(r".+#[0-9]+")
 _log = structlog.get_logger(__name__)
 
 
 class Collector:
-    """One of these runs in each process; an advisory lock in the database lets one sweep at a
+    """One of these runs in each worker; an advisory lock in the database lets one sweep at a
     time. Everything under the three prefixes of the store belongs to this database."""
 
     def __init__(self, state: AppState, *, grace: timedelta = GRACE) -> None:
         self._state = state
-        self._storage = AdapterStorage(state.objects)
+        self._trash = Trash(state.objects)
         self._spool = Spool(state.settings.spool_folder)
         self._grace = grace
 
@@ -44,72 +59,73 @@ class Collector:
         """Works for ever, at once and then every hour; cancel it to stop."""
         while True:
             await asyncio.to_thread(self._spool.sweep)
-            removed = await self.sweep()
-            if removed:
-                _log.warning("objects without an owner removed", count=removed)
+            moved = await self.sweep()
+            if moved:
+                _log.warning("objects without an owner moved to the trash", count=moved)
             await asyncio.sleep(EVERY_S)
 
     async def sweep(self) -> int:
-        """Remove what nobody owns and is older than the grace time; how many objects that was. 0
-        while another process sweeps."""
+        """Move what nobody owns and is older than the grace time; how many objects that was. 0
+        while another process sweeps, while the store is not this database's, and within the grace
+        time after it was adopted."""
         async with self._state.db.admin_session() as session:
             if not await try_lock(session, "object-store:collector"):
                 return 0
-            before = datetime.now(UTC) - self._grace
-            removed = await self._sweep_uploads(session, before)
-            removed += await self._sweep_contents(session, before)
-            return removed + await asyncio.to_thread(self._sweep_unfinished, before)
+            if not await self._state.store.agrees():
+                return 0
+            known, before = await identity(session), datetime.now(UTC) - self._grace
+            if known.adopted_at is None or known.adopted_at > before:
+                return 0
+            found = await take_inventory(session, self._state.objects, before=before)
+            if not self._may_move(found, all_of_it=known.sweep_all):
+                return 0
+            moved = 0
+            for (prefix, name), paths in found.unowned.items():
+                moved += await self._move(prefix, name, paths)
+            moved += await asyncio.to_thread(self._sweep_unfinished, before)
+            deleted = await self._trash.empty()
+            if deleted:
+                _log.info("objects deleted from the trash", count=deleted)
+            if known.sweep_all:
+                await session.execute(update(DatabaseIdentityRow).values(sweep_all=False))
+            return moved
 
-    async def _sweep_uploads(self, session: AsyncSession, before: datetime) -> int:
-        """What waits for a check: it is its version's, or its resumable upload's."""
-        removed = 0
-        for prefix, owners in (
-            ("staging", repository.staged_versions),
-            ("uploads", repository.kept_uploads),
-        ):
-            async for found in self._older(prefix, before):
-                owned = await owners(session, list(found))
-                for owner in found.keys() - owned:
-                    await self._storage.discard(found[owner])
-                    removed += len(found[owner])
-        return removed
+    def _may_move(self, found: Inventory, *, all_of_it: bool) -> bool:
+        """Says it too, where it is too much."""
+        count = found.unowned_objects
+        stopped = None
+        if count > max(FEW, SHARE_MAX * found.objects) and not all_of_it:
+            stopped = (
+                f"A sweep of the object store would move {count} of {found.objects} objects to the"
+                " trash, for the database does not know them."
+            )
+            _log.error("nothing is removed from the object store", reason=stopped)
+        self._state.store.told = replace(
+            self._state.store.told or StoreTold(),
+            stopped=stopped,
+            objects=found.objects,
+            unowned=count,
+        )
+        return stopped is None
 
-    async def _sweep_contents(self, session: AsyncSession, before: datetime) -> int:
-        """Checked content: it is the versions' that have it, until the last has been released."""
-        removed = 0
-        async for found in self._older("adapters", before):
-            digests = {f"sha256:{name}": paths for name, paths in found.items()}
-            for digest in digests.keys() - await repository.kept_digests(session, list(digests)):
-                if await self._withdraw(digest):
-                    removed += len(digests[digest])
-        return removed
-
-    async def _withdraw(self, digest: str) -> bool:
+    async def _move(self, prefix: str, name: str, paths: list[str]) -> int:
+        if prefix != CONTENTS:
+            return await self._trash.put(paths)
         async with self._state.db.admin_session() as session:
             # The same lock as a version takes that becomes active with this content.
-            await lock(session, f"content:{digest}")
-            if await repository.kept_digests(session, [digest]):
-                return False
-            await self._storage.withdraw(digest)
-        return True
-
-    async def _older(self, prefix: str, before: datetime) -> AsyncIterator[dict[str, list[str]]]:
-        """Pages of what lies under `prefix`: the name that follows it -> paths of old objects."""
-        async for page in obstore.list(self._state.objects, prefix, chunk_size=_PAGE):
-            found: dict[str, list[str]] = defaultdict(list)
-            for meta in page:
-                _, _, rest = meta["path"].partition(f"{prefix}/")
-                if meta["last_modified"] < before:
-                    found[rest.partition("/")[0]].append(meta["path"])
-            if found:
-                yield found
+            await lock(session, f"content:{digest_of(name)}")
+            if await repository.kept_digests(session, [digest_of(name)]):
+                return 0
+            return await self._trash.put(paths)
 
     def _sweep_unfinished(self, before: datetime) -> int:
         """A store in a folder writes `name#1` first and renames it: a crash leaves that, and the
         store does not list it."""
         if not isinstance(self._state.objects, LocalStore) or self._state.objects.prefix is None:
             return 0
-        old = _older_files(Path(self._state.objects.prefix).rglob("*#*"), before)
+        store = Path(self._state.objects.prefix)
+        parts = [path for prefix in PREFIXES for path in (store / prefix).rglob("*#*")]
+        old = _older_files((path for path in parts if _UNFINISHED.fullmatch(path.name)), before)
         for path in old:
             path.unlink(missing_ok=True)
         return len(old)

@@ -398,3 +398,13 @@ async def kept_digests(session: AsyncSession, digests: Sequence[str]) -> set[str
     )
     query = contents.union(layers)
     return {digest for digest in await session.scalars(query) if digest is not None}
+
+
+async def served_digests(session: AsyncSession) -> set[str]:
+    """Contents of all versions that may be asked for, draft layers among them: for the operator."""
+    version = AdapterVersionRow
+    serves = version.state.in_(SERVABLE)
+    query = (
+        select(version.digest).where(serves).union(select(version.draft_layer_digest).where(serves))
+    )
+    return {digest for digest in await session.scalars(query) if digest is not None}

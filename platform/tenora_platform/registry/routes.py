@@ -253,6 +253,26 @@ async def delete_adapter(name: str, state: State, tenant: AdapterTenant) -> Dele
     return Deleted(id=await Registry(state, tenant).delete(name), object="adapter")
 
 
+@router.delete("/v1/models/{model}")
+async def delete_model(model: str, state: State, tenant: AdapterTenant) -> Deleted:
+    """OpenAI's way of deleting an adapter, or with `name@3` one version of it; nothing else that
+    `model` may be."""
+    name, _, version = model.partition("@")
+    registry = Registry(state, tenant)
+    if not version:
+        await registry.delete(name)
+    elif version.isdecimal() and version.isascii() and len(version) < 10:
+        await registry.delete_version(name, int(version))
+    else:
+        raise BadRequestError(
+            f"{model[:200]!r} is no adapter and no version: delete {name[:100]!r}, or a version by "
+            "its number.",
+            param="model",
+            code="invalid_value",
+        )
+    return Deleted(id=model, object="model")
+
+
 @router.get("/v1/adapters/{name}/versions/{version}")
 async def get_adapter_version(
     name: str, version: int, state: State, tenant: AdapterTenant

@@ -146,6 +146,8 @@ class IntakeWorker:
                 config = await self._storage.staged_config(row.staging_key)
                 sha256 = await self._storage.fetch(await self._weights_keys(row), weights)
             except FileNotFoundError:
+                if not await self._state.store.agrees():
+                    raise  # it is not there, for it is in another store
                 await self._reject(row, _lost())
                 return
             if sha256 != row.weights_sha256:
@@ -180,6 +182,8 @@ class IntakeWorker:
             try:
                 sha256 = await self._storage.fetch([staged_draft_layer(staging_key)], layer)
             except FileNotFoundError:
+                if not await self._state.store.agrees():
+                    raise
                 return [of_the_layer(each) for each in _lost().problems]
             if f"sha256:{sha256}" != digest:
                 return [of_the_layer(each) for each in _damaged().problems]
@@ -273,6 +277,8 @@ class IntakeWorker:
         so that a crash between the two leaves nothing behind."""
         async with self._state.db.admin_session() as session:
             checked = await repository.checked_uploads(session, BATCH)
+        if checked and not await self._state.store.agrees():
+            return
         for row in checked:
             assert row.staging_key is not None  # asked for
             await self._storage.discard({*await self._weights_keys(row)})
@@ -284,6 +290,8 @@ class IntakeWorker:
         before = datetime.now(UTC) - self._release_after
         async with self._state.db.admin_session() as session:
             revoked = await repository.unreleased_versions(session, before, BATCH)
+        if revoked and not await self._state.store.agrees():
+            return False
         for row in revoked:
             await self._release(row)
         return bool(revoked)
@@ -293,6 +301,8 @@ class IntakeWorker:
         async with self._state.db.admin_session() as session:
             expired = await repository.expire_uploads(session, datetime.now(UTC), BATCH)
             lapsed = await reservations.lapsed(session, BATCH)
+        if (expired or lapsed) and not await self._state.store.agrees():
+            return True  # a sweep finds what has no owner
         for upload_id, part_ids in expired.items():
             await self._storage.discard([part_key(upload_id, part) for part in part_ids])
         for version_id in lapsed:
@@ -312,6 +322,8 @@ class IntakeWorker:
             await self._withdraw_unkept(session, contents)
 
     async def _withdraw_unkept(self, session: AsyncSession, contents: list[str]) -> None:
+        if not await self._state.store.agrees():
+            return  # a sweep finds what has no owner
         kept = await repository.kept_digests(session, contents) if contents else set()
         for digest in contents:
             if digest not in kept:

@@ -116,7 +116,7 @@ class ResponseRequest(Given):
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1)
     tools: Annotated[QuickList[ResponseTool] | None, at_most(TOOLS_MAX)] = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool = True

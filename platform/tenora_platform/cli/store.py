@@ -1,0 +1,213 @@
+"""`tenora store`: whether object store and database belong together, and the store's trash. At the
+database and the store, not through the API: it is for when one of them was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from tenora_platform.cli.client import show
+from tenora_platform.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from tenora_platform.audit.service import AuditLog
+    from tenora_platform.db import Database, DatabaseUrls
+    from tenora_platform.registry.store_identity import StoreIdentity
+    from tenora_platform.registry.trash import Trash, Trashed
+
+T = TypeVar("T")
+store = typer.Typer(no_args_is_help=True)
+DataDir = Annotated[
+    Path | None, typer.Option(help="Of the installation; its database: TENORA_DATABASE_URL.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    db: Database
+    objects: ObjectStore
+    identity: StoreIdentity
+    trash: Trash
+    audit: AuditLog
+
+
+@store.command("status")
+def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Whether the object store is this database's, what lies in it, and what no row of the
+    database owns. Exit code 1 if nothing is removed from it."""
+    found = _run(data_dir, _status)
+    columns = {name.replace("_", " "): name for name in found}
+    show(found, columns, as_json=as_json, rows=[found])
+    if found["problem"] is not None:
+        raise typer.Exit(1)
+
+
+@store.command("adopt")
+def adopt(
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, having read what it means.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Accept the database as it is now as the object store's: what its rows own and lies in the
+    trash comes back, and an hour later all that no row owns is moved to the trash, for a week."""
+    found = _run(data_dir, _adopt if yes else _status)
+    if not yes:
+        raise CliError(
+            f"{found['problem'] or 'Object store and database belong together.'} "
+            f"{found['unowned']} of its {found['objects']} objects are owned by no row, and "
+            f"{found['missing_adapters']} adapters that the database serves are not there.",
+            "Is this the right database? If not, restore that first. If so: tenora store adopt "
+            "--yes",
+        )
+    typer.echo(
+        f"The object store is this database's (generation {found['generation']}). "
+        f"{len(found['back'])} objects came back from the trash."
+    )
+
+
+@store.command("trash")
+def trash(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """What lies in the trash, since when, and when it is deleted."""
+    rows = _run(data_dir, _trash)
+    columns = {"path": "path", "bytes": "bytes", "since": "since", "deleted on": "deleted_on"}
+    show(rows, columns, as_json=as_json)
+
+
+@store.command("restore")
+def restore(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="As the trash lists them, or what they begin with; else all owned."),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Move objects from the trash to where they lay: those that a row owns, or those named. A sweep
+    takes what no row owns again."""
+    for path in _run(data_dir, lambda parts: _restore(parts, paths)):
+        typer.echo(path)
+
+
+def _run(data_dir: Path | None, call: Callable[[_Parts], Awaitable[T]]) -> T:
+    from tenora_platform.cli.parts import reached_database, require_current
+    from tenora_platform.settings import Settings
+
+    settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
+
+    async def called(urls: DatabaseUrls) -> T:
+        async with _parts(urls, settings.object_store_url) as parts:
+            return await call(parts)
+
+    with reached_database(settings) as urls:
+        require_current(urls)
+        return asyncio.run(called(urls))
+
+
+@asynccontextmanager
+async def _parts(urls: DatabaseUrls, location: str) -> AsyncIterator[_Parts]:
+    from tenora_platform.audit.service import AuditLog
+    from tenora_platform.db import Database
+    from tenora_platform.object_store import open_object_store
+    from tenora_platform.registry.store_identity import StoreIdentity
+    from tenora_platform.registry.trash import Trash
+
+    db, objects = Database(urls).patient(), open_object_store(location)
+    try:
+        yield _Parts(db, objects, StoreIdentity(db, objects), Trash(objects), AuditLog(urls.secret))
+    finally:
+        await db.close()
+
+
+async def _status(parts: _Parts) -> dict[str, Any]:
+    from tenora_platform.registry.inventory import missing_contents, take_inventory
+    from tenora_platform.registry.store_identity import identity
+
+    record = await parts.identity.read()
+    async with parts.db.admin_session() as session:
+        row = await identity(session)
+        found = await take_inventory(session, parts.objects)
+        missing = await missing_contents(session, parts.objects)
+        problem = await parts.identity.compare(session, record, row)
+    return {
+        "problem": problem,
+        "database": row.id,
+        "generation": row.generation,
+        "store_database": record and record.database,
+        "store_generation": record and record.generation,
+        "objects": found.objects,
+        "unowned": found.unowned_objects,
+        "missing_adapters": len(missing),
+        "in_trash": len(await parts.trash.contents()),
+    }
+
+
+async def _adopt(parts: _Parts) -> dict[str, Any]:
+    async with parts.db.admin_session() as session:
+        before = await parts.identity.read()
+        record = await parts.identity.adopt(session)
+        await parts.audit.append(
+            session,
+            actor="command line",
+            action="object_store.adopt",
+            target=record.database,
+            before=_said(before),
+            after=_said(record),
+        )
+    await parts.identity.write(record)
+    return {"generation": record.generation, "back": await _restore(parts, None)}
+
+
+def _said(record: Any) -> dict[str, object] | None:
+    return record and {"database": record.database, "generation": record.generation}
+
+
+async def _trash(parts: _Parts) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": each.path,
+            "bytes": each.size,
+            "since": str(each.day),
+            "deleted_on": str(each.deleted_on),
+        }
+        for each in await parts.trash.contents()
+    ]
+
+
+async def _restore(parts: _Parts, paths: list[str] | None) -> list[str]:
+    found = await parts.trash.contents()
+    async with parts.db.admin_session() as session:
+        wanted = await _owned(session, found) if paths is None else _named(found, paths)
+        back = await parts.trash.bring_back(reversed(wanted))  # the newest of two
+        if back:
+            await parts.audit.append(
+                session,
+                actor="command line",
+                action="object_store.restore",
+                target="trash",
+                after={"objects": len(back)},
+            )
+    return back
+
+
+async def _owned(session: AsyncSession, found: list[Trashed]) -> list[Trashed]:
+    from tenora_platform.registry.inventory import owned_paths
+
+    owned = await owned_paths(session, [each.path for each in found])
+    return [each for each in found if each.path in owned]
+
+
+def _named(found: list[Trashed], paths: list[str]) -> list[Trashed]:
+    wanted = tuple(path.rstrip("/") for path in paths)
+    return [
+        each
+        for each in found
+        if each.path in wanted or each.path.startswith(tuple(f"{path}/" for path in wanted))
+    ]

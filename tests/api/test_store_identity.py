@@ -1,0 +1,371 @@
+"""No start removes anything from the object store by the rows of a database that is not its own: an
+empty, a restored or another's. What a sweep removes lies in the trash for a week."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import obstore
+import psycopg
+import pytest
+from obstore.store import LocalStore, MemoryStore, ObjectStore
+
+from adapter_files import adapter_form
+from api_harness import SECRET, Api, TestTenant, running_api, stored_objects
+from platform_fixtures import Servers, plain_url
+from served_api import until
+from shell import run
+from tenora_engine.adapters.identity import config_key, weights_key
+from tenora_platform.bootstrap import database_urls, prepare_database
+from tenora_platform.embedded.servers import running_servers
+from tenora_platform.installation import DEFAULT
+from tenora_platform.registry.collector import FEW, Collector
+from tenora_platform.registry.store_identity import OBJECT, Record, StoreIdentity, identity
+from tenora_platform.registry.trash import KEPT, Trash, Trashed
+from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.settings import Settings
+
+LATER = timedelta(0)
+"""A grace time that is over."""
+
+
+@pytest.fixture
+def own(settings: Settings, servers: Servers, tmp_path: Path) -> Settings:
+    """An installation of this test's own."""
+    changes = {"data_dir": tmp_path / "data", "database_url": servers.new_database()}
+    return settings.model_copy(update=changes)
+
+
+@contextmanager
+def database(settings: Settings) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    with psycopg.connect(plain_url(str(settings.database_url)), autocommit=True) as link:
+        yield link
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the test itself sweeps."""
+
+    async def never(_: Collector) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Collector, "run", never)
+
+
+def make_old(settings: Settings) -> None:
+    """Everything in the store was written two hours ago, and the store adopted then."""
+    then = time.time() - 7200
+    for path in (settings.data_dir / "objects").rglob("*"):
+        os.utime(path, (then, then))
+    with database(settings) as link:
+        link.execute("UPDATE database_identity SET adopted_at = adopted_at - interval '2 hours'")
+
+
+async def pushed(api: Api, tenant: TestTenant, name: str, seed: int) -> str:
+    """An active version's digest."""
+    files = adapter_form(api.engine.model, name, seed=seed)
+    assert (await api.call(tenant.key, "POST", "/v1/adapters", files=files)).status_code == 202
+    return await become_active(api, tenant, name)
+
+
+async def become_active(api: Api, tenant: TestTenant, name: str) -> str:
+    async with asyncio.timeout(30):
+        while True:
+            await IntakeWorker(api.state).run_once()
+            found = (await api.call(tenant.key, "GET", f"/v1/adapters/{name}")).json()
+            if found["state"] == "active":
+                return str(found["digest"])
+            await asyncio.sleep(0.02)
+
+
+async def lost(api: Api, count: int) -> set[str]:
+    """Objects as crashes leave them."""
+    paths = {f"uploads/upload_nobodys/part_{number}" for number in range(count)}
+    for path in paths:
+        await obstore.put_async(api.state.objects, path, b"lost")
+    return paths
+
+
+def contents(*digests: str) -> set[str]:
+    return {key(digest) for digest in digests for key in (config_key, weights_key)}
+
+
+async def warnings(api: Api) -> str:
+    await until(lambda: api.state.store.told is not None)
+    answer = await api.http.get("/readyz")
+    assert answer.status_code == 200, answer.text
+    return " ".join(answer.json()["warnings"])
+
+
+async def stopped(api: Api) -> bool:
+    text = (await api.http.get("/metrics")).text
+    return "tenora_store_sweep_stopped 1.0" in text
+
+
+def tenora(settings: Settings, *words: str) -> tuple[int, str]:
+    return run(
+        *words,
+        TENORA_DATABASE_URL=str(settings.database_url),
+        TENORA_SECRET=SECRET,
+        TENORA_DATA_DIR=str(settings.data_dir),
+    )
+
+
+async def test_an_older_database_removes_nothing(
+    own: Settings, servers: Servers, tmp_path: Path
+) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        first = await pushed(api, tenant, "first", 1)
+    name = f"last_night_{next(servers.numbers)}"
+    current = str(own.database_url).rpartition("/")[2].partition("?")[0]
+    servers.execute("CREATE DATABASE {} TEMPLATE {}", name, current)
+    older = own.model_copy(
+        update={"database_url": str(own.database_url).replace(f"/{current}", f"/{name}")}
+    )
+    async with running_api(own, tmp_path / "2") as api:
+        second = await pushed(api, tenant, "second", 2)
+        lost_part = await lost(api, 1)
+        kept = stored_objects(api)
+    make_old(own)
+    make_old(older)
+    async with running_api(older, tmp_path / "3") as api:
+        await until(lambda: api.state.store.told is not None)
+        assert await Collector(api.state).sweep() == 0
+        gone = await api.call(tenant.key, "DELETE", "/v1/adapters/first")
+        assert gone.status_code == 200
+        await IntakeWorker(api.state, release_after=LATER).run_once()
+        assert stored_objects(api) == kept, "neither a sweep nor a release removes"
+        assert "is older than the object store" in await warnings(api)
+        assert await stopped(api)
+    async with running_api(own, tmp_path / "4") as api:
+        assert "object store" not in await warnings(api)
+        await until(lambda: not lost_part & stored_objects(api))
+        assert contents(first, second) <= stored_objects(api), "what nobody owns goes, as ever"
+
+
+def test_an_empty_database_removes_nothing(own: Settings, tmp_path: Path) -> None:
+    """With servers and a data directory as `tenora serve` has them: PostgreSQL's folder is gone."""
+    embedded = own.model_copy(update={"database_url": None, "redis_url": None})
+    kept: set[str] = set()
+
+    async def served(settings: Settings, folder: Path, then: bool) -> None:
+        async with running_api(settings, folder) as api:
+            if not then:
+                tenant = await api.new_tenant("acme", plan="premium")
+                await pushed(api, tenant, "mine", 3)
+                kept.update(stored_objects(api))
+                return
+            await until(lambda: api.state.store.told is not None)
+            assert await Collector(api.state).sweep() == 0
+            assert stored_objects(api) == kept
+            assert "belongs to another database" in await warnings(api)
+
+    for then in (False, True):
+        with running_servers(embedded, embedded.server_secret()) as ready:
+            prepare_database(database_urls(str(ready.database_url), ready.server_secret(), DEFAULT))
+            asyncio.run(served(ready, tmp_path / str(then), then))
+            make_old(ready)
+        shutil.move(own.data_dir / "postgres", tmp_path / f"moved-{then}")
+
+
+async def test_an_empty_store_is_not_taken_for_the_old_one(own: Settings, tmp_path: Path) -> None:
+    """As one whose disk is not mounted: what waits for a check is not rejected."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        await pushed(api, tenant, "first", 1)
+        await api.state.store.problem()
+        api.state.engine_life.started = False  # nothing is checked
+        files = adapter_form(api.engine.model, "waits", seed=9)
+        assert (await api.call(tenant.key, "POST", "/v1/adapters", files=files)).status_code == 202
+    objects = own.data_dir / "objects"
+    objects.rename(tmp_path / "unmounted")
+    async with running_api(own, tmp_path / "2") as api:
+        path = "/v1/adapters/waits/versions/1"
+        for _ in range(3):
+            with contextlib.suppress(FileNotFoundError):
+                await IntakeWorker(api.state).run_once()
+        state = (await api.call(tenant.key, "GET", path)).json()["state"]
+        assert state in ("quarantined", "validating")
+        assert "has no record" in await warnings(api)
+        assert stored_objects(api) == set()
+    shutil.rmtree(objects)
+    (tmp_path / "unmounted").rename(objects)
+    async with running_api(own, tmp_path / "3") as api:
+        await become_active(api, tenant, "waits")
+        assert "object store" not in await warnings(api)
+
+
+async def test_an_installation_of_before_is_adopted(own: Settings, tmp_path: Path) -> None:
+    """Its store has objects and no record: adopted where rows and objects agree, else refused until
+    the operator adopts it."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        digest = await pushed(api, tenant, "mine", 4)
+    before = "UPDATE database_identity SET generation = 0, adopted_at = NULL"
+    for unknown in (False, True):
+        (own.data_dir / "objects" / OBJECT).unlink()
+        strange = own.data_dir / "objects" / weights_key("sha256:" + "5" * 64)
+        if unknown:
+            strange.parent.mkdir()
+            strange.write_bytes(b"of a newer database")
+        with database(own) as link:
+            link.execute(before)
+        async with running_api(own, tmp_path / str(unknown)) as api:
+            said = await warnings(api)
+            assert ("1 adapters lie there" in said) == unknown
+            assert await Collector(api.state).sweep() == 0, "not on a first start"
+    make_old(own)
+    code, text = await asyncio.to_thread(tenora, own, "store", "adopt")
+    assert code == 1
+    assert "1 of its" in text
+    code, text = await asyncio.to_thread(tenora, own, "store", "adopt", "--yes")
+    assert code == 0, text
+    make_old(own)
+    async with running_api(own, tmp_path / "3") as api:
+        assert "object store" not in await warnings(api)
+        await until(lambda: not strange.exists())
+        assert contents(digest) <= stored_objects(api)
+        entries = (await api.admin("GET", "/admin/v1/audit_logs")).json()["data"]
+        assert "object_store.adopt" in [entry["action"] for entry in entries]
+        assert (await api.admin("GET", "/admin/v1/audit_logs/verification")).json()["valid"]
+
+
+async def test_a_database_of_before_that_serves_what_is_not_there(
+    own: Settings, tmp_path: Path
+) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        await pushed(api, tenant, "mine", 4)
+    with database(own) as link:
+        link.execute("UPDATE database_identity SET generation = 0, adopted_at = NULL")
+    shutil.rmtree(own.data_dir / "objects")
+    async with running_api(own, tmp_path / "2") as api:
+        assert "1 that it serves do not" in await warnings(api)
+
+
+@pytest.mark.usefixtures("alone")
+async def test_a_sweep_of_too_much_stops(own: Settings, tmp_path: Path) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        await api.state.store.problem()
+        few = await lost(api, FEW)
+        assert await Collector(api.state, grace=LATER).sweep() == FEW
+        many = await lost(api, FEW + 1)
+        assert await Collector(api.state, grace=LATER).sweep() == 0
+        assert many <= stored_objects(api)
+        assert f"would move {FEW + 1} of {FEW + 1} objects" in await warnings(api)
+        await api.state.store.problem()
+        assert await stopped(api), "also once the identity was looked at again"
+        code, text = await asyncio.to_thread(tenora, own, "store", "adopt", "--yes")
+        assert code == 0, text
+        assert await Collector(api.state, grace=LATER).sweep() == FEW + 1
+        assert not await stopped(api)
+        await lost(api, FEW + 1)
+        assert await Collector(api.state, grace=LATER).sweep() == 0, "it was adopted once"
+        assert few & stored_objects(api) < many
+
+
+@pytest.mark.usefixtures("alone")
+async def test_what_was_swept_comes_back(own: Settings, tmp_path: Path) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        digest = await pushed(api, tenant, "mine", 5)
+        parts = await lost(api, 2)
+        # The row is lost, as by a restore that nobody noticed, and found again.
+        with database(own) as link:
+            state = "UPDATE adapter_versions SET state = %s, released_at = %s"
+            link.execute(state, ("revoked", datetime.now(UTC)))
+            assert await Collector(api.state, grace=LATER).sweep() == 4
+            assert not contents(digest) & stored_objects(api)
+            link.execute(state, ("active", None))
+        code, text = await asyncio.to_thread(tenora, own, "store", "trash")
+        assert code == 0, text
+        assert all(path in text for path in contents(digest) | parts)
+        code, text = await asyncio.to_thread(tenora, own, "store", "restore")
+        assert code == 0, text
+        assert contents(digest) <= stored_objects(api)
+        assert not parts & stored_objects(api)
+        code, text = await asyncio.to_thread(tenora, own, "store", "restore", "uploads/")
+        assert parts <= stored_objects(api)
+        code, text = await asyncio.to_thread(tenora, own, "store", "status")
+        assert code == 0, text
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+async def test_the_trash_keeps_for_a_week(kind: str, tmp_path: Path) -> None:
+    objects: ObjectStore = LocalStore(tmp_path) if kind == "folder" else MemoryStore()
+    trash, today = Trash(objects), datetime.now(UTC).date()
+    for path in ("adapters/a/b", "adapters/c"):
+        await obstore.put_async(objects, path, path.encode())
+    assert await trash.put(["adapters/a/b", "adapters/none", "adapters/c"]) == 2
+    old: dict[date, str] = {}
+    for days in (KEPT.days, KEPT.days + 1, 400):
+        day = today - timedelta(days=days)
+        old[day] = Trashed(f"staging/{days}", day, 3).key
+        await obstore.put_async(objects, old[day], b"old")
+    await obstore.put_async(objects, "trash/note", b"an operator's")
+    assert await trash.empty() == 2
+    left = await trash.contents()
+    assert [each.path for each in left] == ["staging/7", "adapters/a/b", "adapters/c"]
+    await obstore.put_async(objects, "adapters/c", b"newer")
+    assert await trash.bring_back(left) == ["staging/7", "adapters/a/b"]
+    kept = await obstore.get_async(objects, "adapters/c")
+    assert bytes(await kept.bytes_async()) == b"newer"
+
+
+async def test_several_workers_raise_one_generation(own: Settings, tmp_path: Path) -> None:
+    async with running_api(own, tmp_path / "1") as one, running_api(own, tmp_path / "2") as two:
+        stores = [one.state.store, two.state.store]
+        found = await asyncio.gather(*(stores[turn % 2].problem() for turn in range(12)))
+        assert set(found) == {None}
+        async with one.state.db.admin_session() as session:
+            row = await identity(session)
+        assert await stores[0].read() == Record(row.id, row.generation)
+
+
+async def test_a_crash_between_database_and_store(
+    own: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        store, objects = api.state.store, own.data_dir / "objects"
+        await store.problem()
+        for first in (False, True):
+            if first:  # before the store had any record
+                (objects / OBJECT).unlink()
+                with database(own) as link:
+                    link.execute("UPDATE database_identity SET generation = 0, adopted_at = NULL")
+
+            async def crash(*_: object) -> None:
+                raise ConnectionError("the process ended here")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(StoreIdentity, "write", crash)
+                for _ in range(3):
+                    with pytest.raises(ConnectionError):
+                        await store.problem()
+            assert await store.problem() is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"{}", b'{"database": "other", "generation": 9}']
+)
+async def test_a_damaged_record_is_no_record_of_ours(
+    own: Settings, tmp_path: Path, content: bytes
+) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        await api.state.store.problem()
+        (own.data_dir / "objects" / OBJECT).write_bytes(content)
+        await lost(api, 1)
+        assert await Collector(api.state, grace=LATER).sweep() == 0
+        assert await api.state.store.problem() is not None
+        assert "another database" in await warnings(api)
+        code, _ = await asyncio.to_thread(tenora, own, "store", "status")
+        assert code == 1
