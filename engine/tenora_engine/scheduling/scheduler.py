@@ -156,7 +156,9 @@ class Scheduler:
         """See `Engine.submit`."""
         self.requests.submit(request, guides)
         if self._keeps_promises:
-            self._chunks.promises.observe(request.tenant, self._clock())
+            service = self.requests.flights[request.request_id].sequences[0].service
+            is_relegated = service.tier != request.tenant.tier
+            self._chunks.promises.observe(request.tenant, self._clock(), is_relegated=is_relegated)
         self._stalled = False
 
     def schedule(self, copies: Collection[EndedCopy] = ()) -> StepPlan:
@@ -187,7 +189,7 @@ class Scheduler:
                 self._stalled = False
                 self.waits.plan_express(express or preempted or ())
                 return ScheduledStep(express), False
-        self._places.limit(*self._chunks.most_rows(self.running.least_tpot_s, now_s))
+        self._places.limit(*self._chunks.most_rows(self.running.promised_tpots, now_s))
         for sequence in self._places.take_back():
             self.requests.give_up_place(sequence)
         self._grow()
