@@ -257,6 +257,9 @@ class Scheduler:
         for row, embedding in result.embeddings.items():
             sequence = step.items[row].sequence
             if sequence.state is SequenceState.RUNNING and NO_NUMBER not in result.token_ids[row]:
+                if not 0 < math.hypot(*embedding) < math.inf:
+                    self._fail_weights(sequence, "a hidden state that has no direction")
+                    continue
                 request_id = sequence.request.request_id
                 self.requests.events.append(
                     TokenEvent(request_id, sequence.index, [], embedding=embedding)
@@ -333,11 +336,13 @@ class Scheduler:
                 else:
                     self.requests.preempt(min(competitors, key=_loss))
 
-    def _fail_weights(self, sequence: Sequence) -> None:
-        """Its logits are no numbers: whatever was taken for a token would mean nothing."""
+    def _fail_weights(
+        self, sequence: Sequence, what: str = "logits that are no numbers (NaN or infinite)"
+    ) -> None:
+        """Whatever was taken for its token, or its embedding, would mean nothing."""
         adapter = sequence.request.adapter
         whose = "the base model" if adapter is None else f"the adapter {adapter.digest}"
-        error = f"{whose} produces logits that are no numbers (NaN or infinite)"
+        error = f"{whose} produces {what}"
         self.requests.finish(sequence, "error", error=error, fault="weights")
 
     def _take_in(
