@@ -121,7 +121,9 @@ class Engine:
         self._preempted: StepPlan | None = None
         self._planning_s = 0.0  # of that
         self._failed_steps = 0  # in a row
-        self._events: list[Event] = []  # of a step that had to be completed before a command
+        # Of what that computes, or may: carried out when it has come to its end.
+        self._aborts: list[tuple[str, int | None, AbortReason, int | None]] = []
+        self._events: list[Event] = []  # of the step by which the engine failed
         loader.on_complete = self._load_ended
         executor.on_copy_ended = self._load_ended
 
@@ -166,16 +168,19 @@ class Engine:
         reason: AbortReason = "client_gone",
         output_tokens: int | None = None,
     ) -> None:
-        """End one sequence, or all of a request, now; its FinishEvent is in the next `step`.
+        """End one sequence, or all of a request, now; its FinishEvent is in the next `step`. What
+        is of a step that was preempted ends when that has come to its end, which nobody's abort
+        brings forward.
 
         `reason="stop"`: a stop string was met in the text; the sequence finishes as "stop" and is
         metered at `output_tokens`. "client_gone" meters what was generated, "invalid" nothing,
         as an error of the request's. An unknown id is no
         error: the sequence may have ended meanwhile.
         """
-        while self._preempted is not None:  # it may compute what is ended here
-            self._events += self._resume()
-        self._requests.abort(request_id, index, reason, output_tokens)
+        if self._scheduler.in_flight.has(request_id):
+            self._aborts.append((request_id, index, reason, output_tokens))
+        else:
+            self._requests.abort(request_id, index, reason, output_tokens)
 
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """Give back the namespace's cached KV under the adapter and the adapter's pages and, unless
@@ -235,7 +240,16 @@ class Engine:
     def _resume(self) -> list[Event]:
         plan, self._preempted = self._preempted, None
         assert plan is not None
-        return self._execute(plan, self._planning_s)
+        events = self._execute(plan, self._planning_s)
+        if self._preempted is None and self._aborts:
+            self._carry_out_aborts()
+            events += self._scheduler.take_events()
+        return events
+
+    def _carry_out_aborts(self) -> None:
+        aborts, self._aborts = self._aborts, []
+        for abort in aborts:
+            self._requests.abort(*abort)
 
     def _execute_memory(self, plan: StepPlan) -> None:
         """One without rows."""
@@ -324,6 +338,7 @@ class Engine:
         it is stopped. Nothing but `close` may be called after this."""
         events, self._events = self._events, []
         if failure is None:
+            self._carry_out_aborts()
             return events + self._requests.abandon("abort", None)
         return events + self._requests.abandon("error", f"the engine failed: {failure}")
 

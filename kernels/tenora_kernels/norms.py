@@ -30,7 +30,8 @@ def rms_norm(
     residual: Tensor | None = None,  # as x
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Root mean square norm over the last axis: variance in float32, the normalised value cast to
-    x's dtype and then scaled by `weight`, as transformers' LlamaRMSNorm.
+    x's dtype and then scaled by `weight`, as transformers' LlamaRMSNorm. A row whose squares
+    overflow is NaN, where that is 0: a row of zeros has logits that are numbers and mean nothing.
 
     With `residual`, returns (the norm of x + residual, x + residual).
 

@@ -115,9 +115,12 @@ def kv_write(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis, as float32."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, as float32; NaN where that mean is
+    infinite."""
     wide = x.float()
-    return wide / torch.sqrt((wide * wide).mean(-1, keepdim=True) + eps) * weight.float()
+    mean_square = (wide * wide).mean(-1, keepdim=True)
+    normed = wide / torch.sqrt(mean_square + eps) * weight.float()
+    return normed.masked_fill(mean_square.isinf(), torch.nan)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

@@ -219,6 +219,23 @@ def test_too_large_value_and_no_effect(check: Check, model: ModelInfo) -> None:
     assert [warning.code for warning in report.warnings] == ["no_effect"]
 
 
+@pytest.mark.parametrize(
+    ("value", "alpha", "beyond"),
+    [(60000.0, 4e9, {"may_overflow"}), (60000.0, 8, set()), (200.0, 8e15, {"may_overflow"})],
+)
+def test_what_may_overflow_is_said(
+    check: Check, model: ModelInfo, value: float, alpha: float, beyond: set[str]
+) -> None:
+    """With values that 16 bits can hold, each by itself."""
+    tensors = {
+        name: (dtype, shape, np.full(shape, value, "<f4").tobytes())
+        for name, (dtype, shape, _) in adapter_tensors(model).items()
+    }
+    report = check(adapter_config(lora_alpha=alpha), safetensors(tensors)).report
+    assert report.accepted
+    assert {warning.code for warning in report.warnings} == beyond
+
+
 def _patched(model: ModelInfo, change: Callable[[dict[str, Any]], None]) -> bytes:
     tensors = adapter_tensors(model)
     header = header_of(tensors)

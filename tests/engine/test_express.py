@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
-from engine_fakes import ExecutedPlan, Rig, make_config, make_request, make_tenant, run
+import pytest
+
+from engine_fakes import ExecutedPlan, Rig, make_config, make_ref, make_request, make_tenant, run
+from tenora_engine.engine import Engine
 from tenora_engine.events import Event, FinishEvent
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest
@@ -140,18 +144,73 @@ def test_a_paused_step_comes_to_its_end_however_many_arrive() -> None:
     assert begun >= {arrival.request_id for arrival in arrivals}
 
 
-def test_an_abort_completes_the_paused_step_first() -> None:
-    """What it computes is not taken from under it; what it gave comes with the next step."""
+def test_an_abort_of_what_a_paused_step_computes_waits_for_its_end() -> None:
+    """Nothing is taken from under it; all that it gave is told first."""
     rig = noisy_rig()
     running = [s.request.request_id for s in rig.engine._scheduler.running]
-    pause(rig, request("q", "quiet"))
+    arrival, ran = request("q", "quiet", 10), len(rig.executor.plans)
+    pause(rig, arrival)
+    rig.engine.submit(arrival)
     rig.engine.abort(running[0])
-    assert set(running) <= plan_of(rig).keys(), "it has been run to its end"
-    rig.engine.check_integrity()
+    assert len(rig.executor.plans) == ran
+    assert [event.request_id for event in rig.engine.step()] == ["q"], "who came runs first"
     events = rig.engine.step()
-    assert set(running[1:]) <= {event.request_id for event in events}
+    assert set(running) <= plan_of(rig).keys(), "it has been run to its end"
+    assert set(running) <= {event.request_id for event in events}
     assert running[0] in finished(events)
+    rig.engine.check_integrity()
+    assert running[0] not in finished(run(rig)), "it ends once"
+
+
+def test_an_abort_that_waits_for_a_paused_step_is_carried_out_though_the_engine_stops() -> None:
+    rig = noisy_rig()
+    stopped, cut = [s.request.request_id for s in rig.engine._scheduler.running][:2]
+    pause(rig, request("q", "quiet"))
+    rig.engine.abort(stopped, reason="stop", output_tokens=1)
+    ends = {e.request_id: e for e in rig.engine.abandon(None) if isinstance(e, FinishEvent)}
+    assert (ends[stopped].reason, ends[stopped].usage.output_tokens) == ("stop", 1)
+    assert ends[cut].reason == "abort"
+
+
+COMMANDS: dict[str, Callable[[Engine], object]] = {
+    "abort of what waits": lambda engine: engine.abort("n199"),
+    "abort of what runs": lambda engine: engine.abort(in_paused_step(engine)),
+    "abort by a stop string": lambda engine: engine.abort(
+        in_paused_step(engine), 0, "stop", output_tokens=1
+    ),
+    "abort of what has ended": lambda engine: engine.abort("first"),
+    "submit": lambda engine: engine.submit(request("more", "noisy")),
+    "announce": lambda engine: engine.announce(request("more", "noisy")),
+    "forget an adapter": lambda engine: engine.forget_adapter("noisy", "sha256:0"),
+    "forget a namespace": lambda engine: engine.forget_namespace("noisy"),
+    "evict an adapter": lambda engine: engine.evict_adapter("noisy", "sha256:0"),
+    "pin": lambda engine: engine.set_pins([]),
+    "pages": lambda engine: engine.pages("noisy"),
+    "stats": lambda engine: engine.stats(),
+    "residency": lambda engine: engine.residency(make_ref("0")),
+    "residencies": lambda engine: engine.residencies(["sha256:0"]),
+}
+
+
+def in_paused_step(engine: Engine) -> str:
+    """One that a step which is paused computes."""
+    paused = engine._scheduler.in_flight.first
+    assert paused is not None
+    return paused.items[0].sequence.request.request_id
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_of_a_tenant_runs_a_paused_step_before_the_express_one(name: str) -> None:
+    rig = noisy_rig()
+    arrival, ran = request("q", "quiet", 10), len(rig.executor.plans)
+    pause(rig, arrival)
+    rig.engine.submit(arrival)
+    COMMANDS[name](rig.engine)
+    assert len(rig.executor.plans) == ran
+    rig.engine.step()
+    assert plan_of(rig) == {"q": 10}
     run(rig)
+    rig.engine.check_integrity()
 
 
 def test_a_failing_express_step_fails_its_own_sequences_only() -> None:

@@ -5,9 +5,12 @@ tokenizer, with logits wider than it."""
 from __future__ import annotations
 
 import json
+import time
 from array import array
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +24,10 @@ from tenora_engine.grammar.guide import (
     ALLOWANCE_SHARE,
     SLOW_S,
     TENANT_ALLOWANCES,
+    USUAL_S,
     Allowance,
     Guide,
+    StepTimes,
     Vocabulary,
     masks_by_row,
     next_masks,
@@ -165,19 +170,31 @@ def test_what_is_not_allowed_is_an_error(vocabulary: Vocabulary, text: TextProce
     assert "cannot be followed" in one.error
 
 
+def rows_take(grammars: dict[Allowance, list[float]]) -> None:
+    """In a step, each row of each of them."""
+    times = StepTimes()
+    for allowance, rows in grammars.items():
+        for seconds in rows:
+            guide = object()
+            times.note(guide, allowance, seconds / 4)
+            times.note(guide, allowance, 3 * seconds / 4)
+    times.settle()
+    times.settle()
+
+
 def test_slow_masks_are_paid_for() -> None:
     clock = [0.0]
     allowance = Allowance(lambda: clock[0])
 
-    def is_spent(after: list[float]) -> bool:
-        for seconds in after:
-            allowance.spend(seconds)
+    def is_spent(*steps: float) -> bool:
+        for seconds in steps:
+            rows_take({allowance: [seconds]})
         return allowance.is_spent
 
-    assert not is_spent([SLOW_S / 2] * 1000)
-    assert is_spent([ALLOWANCE_S, 0.01])
+    assert not is_spent(*[SLOW_S / 2] * 1000)
+    assert is_spent(ALLOWANCE_S, 0.01)
     clock[0] = 0.011 / ALLOWANCE_SHARE
-    assert not is_spent([])
+    assert not is_spent()
 
 
 def test_a_tenant_has_one_allowance_however_many_grammars_it_writes() -> None:
@@ -189,8 +206,7 @@ def test_a_tenant_has_one_allowance_however_many_grammars_it_writes() -> None:
     taken_s = 0.0
     for grammar in grammars:
         while not grammar.is_spent and taken_s < 10:
-            grammar.spend(0.01)
-            quick.spend(SLOW_S / 2)
+            rows_take({grammar: [0.01], quick: [USUAL_S / 2]})
             taken_s += 0.01
     # Of each a first mask, before it is known to be slow: no more are compiled by then.
     assert taken_s < TENANT_ALLOWANCES * ALLOWANCE_S + 0.02 + 0.01 * len(grammars)
@@ -198,6 +214,57 @@ def test_a_tenant_has_one_allowance_however_many_grammars_it_writes() -> None:
     assert tenant.is_spent
     clock[0] = tenant.spent_for_s + 0.1
     assert not tenant.is_spent
+
+
+def test_many_rows_of_which_none_is_slow_are_paid_for_together() -> None:
+    """However many grammars they are of; ordinary ones, and another tenant's, are not."""
+    tenant = Allowance(lambda: 0.0, times=TENANT_ALLOWANCES)
+    grammars = [Allowance(lambda: 0.0, tenant=tenant) for _ in range(60)]
+    other = Allowance(lambda: 0.0, tenant=Allowance(lambda: 0.0, times=TENANT_ALLOWANCES))
+    steps = 0
+    while not grammars[0].is_spent and steps < 1000:
+        rows_take({**{each: [SLOW_S / 2] for each in grammars}, other: [USUAL_S] * 60})
+        steps += 1
+    assert steps <= TENANT_ALLOWANCES * ALLOWANCE_S / (60 * SLOW_S / 2) + 1
+    assert tenant.is_spent
+    assert not other.is_spent
+
+
+class Slow:
+    """A matcher all of whose answers take long."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(*arguments: Any) -> Any:
+            until_s = time.thread_time() + 2 * SLOW_S
+            while time.thread_time() < until_s:
+                pass
+            return getattr(self._real, name)(*arguments)
+
+        return answer
+
+
+ASKED: dict[str, Callable[[Guide, int], object]] = {
+    "forced tokens": lambda one, token: one.forced_tokens(),
+    "drafts": lambda one, token: one.validate([token]),
+    "look-ahead": lambda one, token: one.ahead([token]),
+    "advance": lambda one, token: one.advance(token),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_whatever_is_asked_of_a_guide_is_paid_for(
+    vocabulary: Vocabulary, text: TextProcessor, name: str
+) -> None:
+    [token, *_] = text.encode("one two", add_special_tokens=False)
+    one = guide(vocabulary, "choice", '["one two three", "one two four"]')
+    slow = Guide(vocabulary, Slow(one.matcher), Allowance(lambda: 0.0))
+    left_s = slow.allowance._left_s
+    ASKED[name](slow, token)
+    next_masks([one])
+    assert slow.allowance._left_s < left_s - 2 * SLOW_S
 
 
 @pytest.mark.parametrize("mask", [mask_on_host, mask_on_device])

@@ -83,6 +83,11 @@ def known(tenant: Tenant) -> Arrival:
     return arriving("known", [95], tenant=tenant, max_tokens=1, came_s=START_S)
 
 
+def decoding(tenant: Tenant) -> Arrival:
+    """It decodes when the others come."""
+    return arriving("decoding", [95], tenant=tenant, max_tokens=100, came_s=START_S)
+
+
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize(("ttft_ms", "tpot_ms"), [(None, None), (400.0, None), (400.0, 80.0)])
 def test_long_prompts_however_few_keep_no_short_request_waiting(
@@ -175,7 +180,7 @@ def test_no_more_rows_decode_than_keep_a_promised_tpot(is_known: bool) -> None:
     be learnt from the first answers."""
     quiet, tpot_s = make_tenant("quiet", tpot_ms=30.0), 0.030
     others = [*streams(make_tenant("flood")), *short_requests(quiet, output=12)]
-    time = played([known(quiet), *others] if is_known else others)
+    time = played([decoding(quiet), *others] if is_known else others)
     tpots = [
         (answer.token_times_s[-1] - answer.token_times_s[0]) / (len(answer.token_times_s) - 1)
         for name, answer in time.answers.items()
@@ -190,9 +195,18 @@ def test_no_more_rows_decode_than_keep_a_promised_tpot(is_known: bool) -> None:
     assert max(flood) < 64
 
 
+@pytest.mark.parametrize(("output", "every_s"), [(1, 0.4), (2, 2.0)])
+def test_who_hardly_decodes_holds_no_places_back(output: int, every_s: float) -> None:
+    """There is no time between two tokens, or one in many steps."""
+    quiet = make_tenant("quiet", tpot_ms=30.0)
+    short = short_requests(quiet, every_s=every_s, output=output)
+    time = played([*streams(make_tenant("flood")), *short], 5.0)
+    assert median(rows_of(time, "stream")[5:]) >= 60
+
+
 def test_a_promise_that_no_step_could_keep_holds_nothing_up() -> None:
     quiet = make_tenant("quiet", tpot_ms=5.0)
-    time = played([known(quiet), *streams(make_tenant("flood")), *short_requests(quiet, 4)])
+    time = played([decoding(quiet), *streams(make_tenant("flood")), *short_requests(quiet, 4)])
     assert max(rows_of(time, "stream")) >= 60
     assert all(answer.finished_s for answer in time.answers.values())
 
@@ -216,7 +230,7 @@ def test_who_has_no_row_gets_one_whatever_was_promised(tier: str) -> None:
         )
         for k in range(20)
     ]
-    time = played([known(quiet), *streams(make_tenant("flood")), *many])
+    time = played([decoding(quiet), *streams(make_tenant("flood")), *many])
     waits = [answer.ttft_s for name, answer in time.answers.items() if name.startswith("own")]
     longest_s = max(step_s for _, step_s in time.steps)
     assert max(waits) <= 8 * longest_s

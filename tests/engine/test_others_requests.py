@@ -38,7 +38,7 @@ TENANTS = 4
 class World:
     engine: Engine
     adapters: list[AdapterRef]
-    sick: AdapterRef
+    sick: list[AdapterRef]
 
 
 @dataclass
@@ -74,7 +74,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = [
         publish_small(folder / f"a{rank}", store, info, seed=rank, rank=rank) for rank in (1, 4, 16)
     ]
-    sick = publish_sick(folder / "sick", store, info)
+    sick = [
+        publish_sick(folder / f"sick{value}", store, info, value=value) for value in (3e38, 3e9)
+    ]
     engine = build_engine(config)
     yield World(engine, made, sick)
     engine.close()
@@ -202,32 +204,37 @@ def test_an_adapter_whose_logits_are_no_numbers_fails_alone(world: World, seed: 
     requests = [draw_request(draw, number, world) for number in range(REQUESTS)]
     expected = alone(world.engine, requests)
     more = [draw_request(draw, number, world) for number in range(REQUESTS, REQUESTS + 20)]
-    sick = [msgspec.structs.replace(each, adapter=world.sick) for each in more]
+    sick = [
+        msgspec.structs.replace(each, adapter=world.sick[number % 2])
+        for number, each in enumerate(more)
+    ]
     said = together(world.engine, requests + sick, draw)
     for request in requests:
         assert said[request.request_id] == expected[request.request_id], request
     for request in sick:
+        assert request.adapter is not None
         one = said[request.request_id]
         assert not any(one.tokens.values()), request
         assert not one.embedding
         assert one.endings.keys() == set(range(request.sampling.n))
         for reason, error in one.endings.values():
             assert reason == "error"
-            assert world.sick.digest in str(error)
+            assert request.adapter.digest in str(error)
         assert all(
             not record.prompt_tokens and not record.output_tokens and not record.cold_load
             for record in one.usage
         )
 
 
-def test_what_it_computed_is_not_charged_where_it_had_begun(world: World) -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_it_computed_is_not_charged_where_it_had_begun(world: World, number: int) -> None:
     """A request ends as a whole: none of its sequences has an answer."""
     request = GenerationRequest(
         request_id="several",
         tenant=Tenant(key="tenant", namespace="own"),
         prompt_token_ids=list(range(10, 60)),
         sampling=SamplingParams(temperature=1.0, n=4, seed=1, max_tokens=8),
-        adapter=world.sick,
+        adapter=world.sick[number],
     )
     said = alone(world.engine, [request])["several"]
     assert [reason for reason, _ in said.endings.values()] == ["error"] * 4

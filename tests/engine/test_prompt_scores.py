@@ -3,6 +3,7 @@ others, behind a cached prefix and after preemption."""
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.events import FinishEvent, TokenEvent, TokenLogprob
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tenora_engine.step import StepPlan, StepResult
 from tenora_kernels.backend import has_compiled_ops
 from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
 
@@ -202,6 +204,27 @@ def test_embeddings_are_those_of_transformers(
         torch.testing.assert_close(torch.tensor(embedding), states[0, -1], atol=1e-3, rtol=1e-3)
         assert len(told[each.request_id, 0].token_ids) == max_tokens
     assert told["beside 0", 0].embedding is None
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+def test_an_embedding_without_a_direction_is_an_error(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    """It cannot be scaled to length 1; nothing is charged."""
+    engine = engines.make()
+    execute = engine._executor.execute
+
+    def without_direction(plan: StepPlan) -> StepResult | None:
+        result = execute(plan)
+        assert result is not None
+        result.embeddings.update((row, [value, 0.0]) for row in result.embeddings)
+        return result
+
+    monkeypatch.setattr(engine._executor, "execute", without_direction)
+    engine.submit(request("none", [5, 6], max_tokens=0, embeds=True))
+    [end] = engine.step()
+    assert isinstance(end, FinishEvent)
+    assert (end.reason, end.fault, end.usage.prompt_tokens) == ("error", "weights", 0)
 
 
 def test_what_cannot_be(engines: Engines) -> None:

@@ -145,6 +145,39 @@ def test_what_is_late_is_relegated_or_keeps_its_place(late: LateAction) -> None:
     assert len(done) == 21
 
 
+@pytest.mark.parametrize("is_late_at_once", [True, False])
+def test_what_is_relegated_is_promised_nothing(is_late_at_once: bool) -> None:
+    """Its plan's times keep no place and no part of a step from others any more."""
+    rig = Rig.build(make_config(num_pages=64, max_running=8))
+    tenant = make_tenant(
+        "late", ttft_ms=1e-3 if is_late_at_once else 1e4, tpot_ms=20.0, late="relegate"
+    )
+    scheduler = rig.engine._scheduler
+    rig.engine.submit(make_request("late", [2] * 30, tenant=tenant, max_tokens=9, ignore_eos=True))
+    rig.engine.submit(make_request("other", [1] * 4, tenant=make_tenant("other"), max_tokens=9))
+    (sequence,) = scheduler.requests.flights["late"].sequences
+    if is_late_at_once:
+        assert scheduler._chunks.promises.least_s(rig.now_s) == math.inf
+    else:
+        assert sequence.service.tpot_s == 0.02
+        rig.now_s += 20
+    rig.engine.step()
+    assert (sequence.service.class_name, sequence.service.tpot_s) == (LOWEST_CLASS, math.inf)
+    rig.engine.step()
+    assert not scheduler.running.promised_tpots
+    rig.engine.check_integrity()
+
+
+def test_a_single_token_is_promised_no_time_between_two() -> None:
+    """Though its prompt has one token, so that it runs as if it decoded."""
+    rig = Rig.build(make_config(num_pages=64, max_running=8))
+    for most in (1, 2):
+        tenant = make_tenant("quick", tpot_ms=20.0)
+        rig.engine.submit(make_request(f"{most}", [7], tenant=tenant, max_tokens=most))
+        (sequence,) = rig.engine._scheduler.requests.flights[f"{most}"].sequences
+        assert (sequence.service.tpot_s == 0.02) == (most > 1)
+
+
 def test_a_deadline_missed_while_waiting_relegates_and_nothing_is_lost() -> None:
     rig = Rig.build(make_config(max_running=1))
     rig.engine.submit(make_request("first", [1] * 4, ignore_eos=True))

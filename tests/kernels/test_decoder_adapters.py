@@ -138,12 +138,17 @@ def test_compiled_adapters_change_their_own_rows_only() -> None:
     assert torch.equal(is_same, row_slot == BASE_SLOT)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
-def test_logits_that_are_no_numbers_bring_no_token(value: float) -> None:
-    """Of an adapter's own rows; with a mask, too, unless it allows nothing."""
-    adapters = pack_adapters(RANKS, SHAPES, torch.float32)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38, 3e4])
+@pytest.mark.parametrize("weights", ["as they are", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_that_are_no_numbers_bring_no_token(
+    value: float, weights: str, dtype: torch.dtype
+) -> None:
+    """Of an adapter's own rows; with a mask, too, unless it allows nothing. By the last value the
+    hidden states are numbers whose squares overflow."""
+    adapters = pack_adapters(RANKS, SHAPES, dtype)
     adapters.pool.fill_(value)
-    decoder = make_decoder(torch.float32, "as they are", adapters)
+    decoder = make_decoder(dtype, weights, adapters)
     row_slot = torch.tensor([BASE_SLOT, 0, 1, BASE_SLOT, 3], dtype=torch.int32)
     base, rows = run(decoder, row_slot).argmax(dim=1).tolist(), rows_of(row_slot)
     none = NO_NUMBER

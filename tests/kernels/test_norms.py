@@ -43,6 +43,21 @@ def test_rms_norm_with_residual(ops: Ops, rows: int, hidden: int) -> None:
         assert_near(normed.cpu(), reference.rms_norm(x + residual, weight, 1e-5), dtype)
 
 
+@pytest.mark.parametrize("value", [3e19, -1e38, torch.inf, torch.nan])
+def test_a_row_whose_squares_overflow_is_no_number(ops: Ops, value: float) -> None:
+    """A row of zeros is one of numbers, as for a token whose embedding is zero."""
+    for dtype in ops.dtypes:
+        x, weight = torch.randn(3, 40).to(dtype), torch.randn(40).to(dtype)
+        x[1, 7] = torch.tensor(value)
+        x[2] = 0
+        arguments = (ops.place(x), ops.place(weight), 1e-5)
+        normed, total = ops.call("add_rms_norm", *arguments, ops.place(torch.zeros_like(x)))
+        for found in (ops.call("rms_norm", *arguments), normed):
+            assert found[1].isnan().all()
+            assert_near(found[::2].cpu(), reference.rms_norm(x[::2], weight, 1e-5), dtype)
+        torch.testing.assert_close(total.cpu(), x, equal_nan=True)
+
+
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 def test_silu_mul(ops: Ops, rows: int, hidden: int) -> None:
     for dtype in ops.dtypes:

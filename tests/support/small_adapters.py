@@ -20,11 +20,12 @@ def publish_small(folder: Path, store: Path, model: ModelInfo, seed: int, rank: 
     return _publish(folder, store, adapter_tensors(model, MODULES, rank, seed), rank)
 
 
-def publish_sick(folder: Path, store: Path, model: ModelInfo) -> AdapterRef:
-    """One whose weights are finite, and whose products are not."""
+def publish_sick(folder: Path, store: Path, model: ModelInfo, value: float = 3e38) -> AdapterRef:
+    """One whose weights are finite, and whose products are not. By 3e9 those are, but not the
+    squares of hidden states."""
     tensors = adapter_tensors(model, MODULES)
     for name, (dtype, shape, _) in tensors.items():
-        tensors[name] = dtype, shape, encode(np.full(shape, 3e38, "<f4"), dtype)
+        tensors[name] = dtype, shape, encode(np.full(shape, value, "<f4"), dtype)
     return _publish(folder, store, tensors, 4)
 
 

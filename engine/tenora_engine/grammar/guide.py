@@ -4,6 +4,7 @@ requests nor steps; the library is llguidance."""
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,11 +25,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 SLOW_S = 0.002
-"""A mask takes 30 us on average; what takes longer than this comes off its grammar's allowance."""
+USUAL_S = 0.0001
+"""What a tenant's grammars may take in a step and count for nothing: so much in all, or so much a
+row. A mask takes 30 us on average."""
 
 ALLOWANCE_S = 0.1
 ALLOWANCE_SHARE = 0.01
-"""What a grammar's slow masks may take at once, and of all time: everybody waits for them."""
+"""What a grammar may take in slow steps at once, and of all time: everybody waits for it."""
 
 TENANT_ALLOWANCES = 2
 """Of a grammar, what those of all grammars of a tenant may take: there are as many as it writes."""
@@ -68,6 +71,7 @@ class Vocabulary:
         self._executor = LLExecutor(threads)
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="masks")
         self._watched = 0
+        self.times = StepTimes()
 
     def matcher(self, grammar: str) -> Any:  # llguidance.LLMatcher
         """At its beginning, with its first mask made. Raises ValueError with the reason why there
@@ -88,7 +92,13 @@ class Vocabulary:
 
     def fill(self, guides: Sequence[Guide]) -> Bits:  # [num_guides, words]
         """Which tokens may come next, a bit each, the first token the lowest bit. A guide that is
-        in error allows the end of the sequence only."""
+        in error allows the end of the sequence only. What the guides have taken since the last time
+        is paid for."""
+        bits = self._filled(guides)
+        self.times.settle()
+        return bits
+
+    def _filled(self, guides: Sequence[Guide]) -> Bits:
         bits = np.empty((len(guides), self.words), np.int32)
         address, size = bits.ctypes.data, self.words * 4
         if self._watched:
@@ -97,7 +107,7 @@ class Vocabulary:
                 started_s = time.thread_time()  # what the machine is busy with is not its fault
                 if not guide.fill(address + place * size, size):
                     bits[place] = self._only_ends
-                guide.allowance.spend(time.thread_time() - started_s)
+                self.times.note(guide, guide.allowance, time.thread_time() - started_s)
             return bits
         started = time.perf_counter()
         rows = [(guide.matcher, place) for place, guide in enumerate(guides)]
@@ -106,7 +116,7 @@ class Vocabulary:
         except BaseException:  # of one of them, whose fault it is to be; a panic is no Exception
             _log.exception("masks of %d guides could not be made at once", len(guides))
             self._watched = _WATCHED_STEPS
-            return self.fill(guides)
+            return self._filled(guides)
         if time.perf_counter() - started > SLOW_S:
             self._watched = _WATCHED_STEPS
         return bits
@@ -125,7 +135,7 @@ class Allowance:
     ) -> None:
         self._clock = clock
         self._times = times
-        self._tenant = tenant
+        self.tenant = tenant
         self._was_slow = False
         self._left_s = times * ALLOWANCE_S
         self._at_s = clock()
@@ -136,7 +146,7 @@ class Allowance:
         self._refill()
         if self._left_s < 0:
             return True
-        return self._was_slow and self._tenant is not None and self._tenant.is_spent
+        return self._was_slow and self.tenant is not None and self.tenant.is_spent
 
     @property
     def spent_for_s(self) -> float:
@@ -145,19 +155,49 @@ class Allowance:
         return max(-self._left_s, 0.0) / (self._times * ALLOWANCE_SHARE)
 
     def spend(self, seconds: float) -> None:
-        """A mask has taken so long."""
-        if seconds > SLOW_S:
-            self._was_slow = True
-            self._refill()
-            self._left_s -= seconds
-            if self._tenant is not None:
-                self._tenant.spend(seconds)
+        """Its part of a slow step."""
+        self._was_slow = True
+        self._refill()
+        self._left_s -= seconds
+        if self.tenant is not None:
+            self.tenant.spend(seconds)
 
     def _refill(self) -> None:
         now_s = self._clock()
         came_s = (now_s - self._at_s) * self._times * ALLOWANCE_SHARE
         self._left_s = min(self._left_s + came_s, self._times * ALLOWANCE_S)
         self._at_s = now_s
+
+
+class StepTimes:
+    """What guides take from one step's masks to the next's, whatever is asked of them and in which
+    thread. A single answer says little: many rows that are each quick make a slow step."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: dict[object, tuple[Allowance, float]] = {}  # by guide
+
+    def note(self, guide: object, allowance: Allowance, seconds: float) -> None:
+        """One of them has taken so long."""
+        with self._lock:
+            _, before_s = self._taken.get(guide, (allowance, 0.0))
+            self._taken[guide] = allowance, before_s + seconds
+
+    def settle(self) -> None:
+        """Who has taken more than is usual, of a tenant whose step was slow, pays for it all."""
+        with self._lock:
+            taken, self._taken = self._taken, {}
+        tenants: dict[Allowance, dict[Allowance, list[float]]] = {}
+        for allowance, seconds in taken.values():
+            grammars = tenants.setdefault(allowance.tenant or allowance, {})
+            grammars.setdefault(allowance, []).append(seconds)
+        for grammars in tenants.values():
+            rows = [seconds for each in grammars.values() for seconds in each]
+            if sum(rows) <= max(SLOW_S, USUAL_S * len(rows)):
+                continue
+            for allowance, each in grammars.items():
+                if sum(each) > USUAL_S * len(each):
+                    allowance.spend(sum(each))
 
 
 class Guide:
@@ -177,12 +217,22 @@ class Guide:
 
     def ahead(self, token_ids: Sequence[int]) -> Guide:
         """What it would be after these tokens, which it allows."""
+        return self._paid(lambda: self._ahead(token_ids))
+
+    def _ahead(self, token_ids: Sequence[int]) -> Guide:
         other = self.copy()
         for token_id in token_ids:
             if not _safely(partial(other.matcher.consume_token, token_id), otherwise=False):
                 other.error = other._failure()
                 break
         return other
+
+    def _paid(self, call: Callable[[], T]) -> T:
+        started_s = time.thread_time()
+        try:
+            return call()
+        finally:
+            self.vocabulary.times.note(self, self.allowance, time.thread_time() - started_s)
 
     def fill(self, address: int, num_bytes: int) -> bool:
         """Whether its mask could be written there; else it is in error."""
@@ -212,8 +262,8 @@ class Guide:
         where there is an `error`, as after a token that it does not allow."""
         if self.error is None and self.allowance.is_spent:
             self.error = TOO_SLOW
-        elif self.error is None and not _safely(
-            lambda: self.matcher.consume_token(token_id), otherwise=False
+        elif self.error is None and not self._paid(
+            lambda: _safely(lambda: self.matcher.consume_token(token_id), otherwise=False)
         ):
             self.error = self._failure()
         return self.error is None and not self.matcher.is_stopped()
@@ -232,7 +282,8 @@ class Guide:
 
     def validate(self, token_ids: list[int]) -> int:
         """How many of these tokens, from the first, it would allow one after the other."""
-        return int(_safely(lambda: self.matcher.validate_tokens(token_ids), otherwise=0))
+        call = partial(self.matcher.validate_tokens, token_ids)
+        return int(self._paid(lambda: _safely(call, otherwise=0)))
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens that it was advanced by."""
@@ -242,7 +293,8 @@ class Guide:
     def forced_tokens(self) -> list[int]:
         """The tokens that must come next, as the tokenizer would write them; none where there is a
         choice."""
-        return list(_safely(self.matcher.compute_ff_tokens, otherwise=()))
+        call = self.matcher.compute_ff_tokens
+        return list(self._paid(lambda: _safely(call, otherwise=())))
 
 
 def _safely(call: Callable[[], T], otherwise: T) -> T:

@@ -211,9 +211,11 @@ def make_sequences(
     """The request's n sequences, or beams of one search; `first_number` is where the engine's count
     of arrivals is, `guides` has one for each where there is a grammar."""
     ends = stop_ids(config, request)
-    tpot_ms = request.tenant.tpot_ms if config.engine.scheduling_policy == "sla" else None
     length = len(request.prompt_token_ids) + request.sampling.max_tokens
     length = min(length, config.model.context_tokens)
+    tpot_ms = request.tenant.tpot_ms if config.engine.scheduling_policy == "sla" else None
+    if length < len(request.prompt_token_ids) + 2:
+        tpot_ms = None  # there is no time between two tokens
     scores = request.sampling.prompt_logprobs is not None
     unscored = len(request.prompt_token_ids) - 1 if scores else 0
     beams = _beams(request, length - len(request.prompt_token_ids), ends)
@@ -374,6 +376,7 @@ class Gate:
         what it has been charged so far stays with its own."""
         sequence.service.class_name = sequence.service.tier = LOWEST_CLASS
         sequence.service.due_s += NO_TARGET_S
+        sequence.service.tpot_s = math.inf
 
     def retry_after_ms(self, sequence: Sequence, residency: Residency | None) -> int:
         """When a request like this one, which does not wait any more, may be in time."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from tenora_engine.memory.costs import CostModel
@@ -17,24 +17,28 @@ from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.sequence import Sequence, SequenceState
 
 PROMISE_MEMORY_S = 60.0
-"""How long a promise, and a tenant, counts after the last request."""
+"""How long a promise, and a tenant, counts after the last request; and a time between two tokens at
+most after who was promised it has decoded."""
+
+DECODED_PART = 10
+"""It counts for so many times as long as they have decoded: who is promised it keeps no more from
+others than in proportion to what it uses of it."""
 
 
 class Promises:
     """As of the requests of the last PROMISE_MEMORY_S. There are as many promises as plans."""
 
     def __init__(self) -> None:
-        # By seconds to the first token, and between two: when last promised.
-        self._ttfts: dict[float, float] = {}
-        self._tpots: dict[float, float] = {}
+        self._ttfts: dict[float, float] = {}  # by seconds: when last promised
+        self._tpots: dict[float, float] = {}  # by seconds: for how long it counts on
+        self._decoding: frozenset[float] = frozenset()  # of those, who is promised which decodes
+        self._seen_s = -math.inf  # when that was so
         self._tenants: dict[str, float] = {}  # by key, who asked longest ago first
 
-    def observe(self, tenant: Tenant, now_s: float) -> None:
-        """A request of the tenant has come."""
-        if tenant.ttft_ms is not None:
+    def observe(self, tenant: Tenant, now_s: float, *, is_relegated: bool = False) -> None:
+        """A request of the tenant has come. To one that is relegated nothing is promised."""
+        if tenant.ttft_ms is not None and not is_relegated:
             self._ttfts[tenant.ttft_ms / 1000] = now_s
-        if tenant.tpot_ms is not None:
-            self._tpots[tenant.tpot_ms / 1000] = now_s
         self._tenants.pop(tenant.key, None)
         self._tenants[tenant.key] = now_s
 
@@ -43,9 +47,22 @@ class Promises:
         self._ttfts = _remembered(self._ttfts, now_s)
         return min(self._ttfts, default=math.inf)
 
-    def least_tpot_s(self, now_s: float) -> float:
-        """The shortest time between two tokens; infinite without any."""
-        self._tpots = _remembered(self._tpots, now_s)
+    def least_tpot_s(self, decoding: Collection[float], now_s: float) -> float:
+        """The shortest time between two tokens that is promised to somebody who decodes or lately
+        did; infinite without any. `decoding`: what is promised to those who do now."""
+        passed_s = max(now_s - self._seen_s, 0.0)
+        self._seen_s = now_s
+        left = {tpot_s: left_s - passed_s for tpot_s, left_s in self._tpots.items()}
+        for tpot_s in self._decoding.intersection(decoding):
+            left_s = max(self._tpots[tpot_s], 0.0) + DECODED_PART * passed_s
+            left[tpot_s] = min(left_s, PROMISE_MEMORY_S)
+        self._decoding = frozenset(decoding)
+        left |= dict.fromkeys(self._decoding - left.keys(), 0.0)
+        self._tpots = {
+            tpot_s: left_s
+            for tpot_s, left_s in left.items()
+            if left_s > 0 or tpot_s in self._decoding
+        }
         return min(self._tpots, default=math.inf)
 
     def num_tenants(self, now_s: float) -> int:
@@ -148,12 +165,12 @@ class ChunkSizer:
         beside_s = max(BESIDE_S, 2 * MARGIN * self.forecast.decode_s(num_decoding))
         return self._beside(num_decoding, beside_s, most, MIN_ARRIVAL_PART)
 
-    def most_rows(self, running_tpot_s: float, now_s: float) -> tuple[int | None, int | None]:
+    def most_rows(self, decoding: Collection[float], now_s: float) -> tuple[int | None, int | None]:
         """How many rows may decode in a step, for new ones to start and for those that run to go
-        on, so that it keeps the shortest time between two tokens that is promised to one that runs,
-        or was lately to anybody. None where no promise is in the way, or none could be kept with a
-        single row, and for a tenant that is alone."""
-        tpot_s = min(running_tpot_s, self.promises.least_tpot_s(now_s))
+        on, so that it keeps the shortest time between two tokens that is promised to one that
+        decodes (`decoding`), or lately did. None where no promise is in the way, or none could be
+        kept with a single row, and for a tenant that is alone."""
+        tpot_s = self.promises.least_tpot_s(decoding, now_s)
         if tpot_s == math.inf or self.promises.num_tenants(now_s) < 2:
             return _ALL
         admitted = self.forecast.rows_within(tpot_s / MARGIN)

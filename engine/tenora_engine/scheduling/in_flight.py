@@ -25,6 +25,14 @@ class StepsInFlight:
         """The one that was preempted, while another is planned."""
         return next(iter(self._steps.values()), None)
 
+    def has(self, request_id: str) -> bool:
+        """Whether any of them computes a sequence of the request. O(rows)."""
+        return any(
+            item.sequence.request.request_id == request_id
+            for step in self._steps.values()
+            for item in step
+        )
+
     def step(self, plan: StepPlan) -> ScheduledStep:
         """Raises KeyError when it is not in flight."""
         return self._steps[plan.number]

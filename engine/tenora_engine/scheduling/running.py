@@ -270,9 +270,9 @@ class Running(Collection[Sequence]):
             yield least
 
     @property
-    def least_tpot_s(self) -> float:
-        """The shortest that was promised to any that decodes; infinite without any."""
-        return min(self._promised, default=math.inf)
+    def promised_tpots(self) -> Collection[float]:
+        """What is promised to those that decode, in seconds."""
+        return self._promised.keys()
 
     def rows(self, chunks: Iterable[ScheduledSequence]) -> list[ScheduledSequence]:
         """Of a step, by adapter slot: of all that decode, and `chunks` of prefill."""

@@ -156,7 +156,9 @@ class Scheduler:
         """See `Engine.submit`."""
         self.requests.submit(request, guides)
         if self._keeps_promises:
-            self._chunks.promises.observe(request.tenant, self._clock())
+            service = self.requests.flights[request.request_id].sequences[0].service
+            is_relegated = service.tier != request.tenant.tier
+            self._chunks.promises.observe(request.tenant, self._clock(), is_relegated=is_relegated)
         self._stalled = False
 
     def schedule(self, copies: Collection[EndedCopy] = ()) -> StepPlan:
@@ -187,7 +189,7 @@ class Scheduler:
                 self._stalled = False
                 self.waits.plan_express(express or preempted or ())
                 return ScheduledStep(express), False
-        self._places.limit(*self._chunks.most_rows(self.running.least_tpot_s, now_s))
+        self._places.limit(*self._chunks.most_rows(self.running.promised_tpots, now_s))
         for sequence in self._places.take_back():
             self.requests.give_up_place(sequence)
         self._grow()
@@ -256,6 +258,9 @@ class Scheduler:
         for row, embedding in result.embeddings.items():
             sequence = step.items[row].sequence
             if sequence.state is SequenceState.RUNNING and NO_NUMBER not in result.token_ids[row]:
+                if not 0 < math.hypot(*embedding) < math.inf:
+                    self._fail_weights(sequence, "a hidden state that has no direction")
+                    continue
                 request_id = sequence.request.request_id
                 self.requests.events.append(
                     TokenEvent(request_id, sequence.index, [], embedding=embedding)
@@ -332,11 +337,13 @@ class Scheduler:
                 else:
                     self.requests.preempt(min(competitors, key=_loss))
 
-    def _fail_weights(self, sequence: Sequence) -> None:
-        """Its logits are no numbers: whatever was taken for a token would mean nothing."""
+    def _fail_weights(
+        self, sequence: Sequence, what: str = "logits that are no numbers (NaN or infinite)"
+    ) -> None:
+        """Whatever was taken for its token, or its embedding, would mean nothing."""
         adapter = sequence.request.adapter
         whose = "the base model" if adapter is None else f"the adapter {adapter.digest}"
-        error = f"{whose} produces logits that are no numbers (NaN or infinite)"
+        error = f"{whose} produces {what}"
         self.requests.finish(sequence, "error", error=error, fault="weights")
 
     def _take_in(

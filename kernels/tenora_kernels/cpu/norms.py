@@ -11,7 +11,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See tenora_kernels.rms_norm."""
     wide = x.float()
     mean_square = wide.square().mean(-1, keepdim=True)
-    return (wide * torch.rsqrt(mean_square + eps)).to(x.dtype).mul_(weight)
+    factor = torch.rsqrt(mean_square + eps) + (mean_square - mean_square)  # NaN where infinite
+    return (wide * factor).to(x.dtype).mul_(weight)
 
 
 def add_rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,8 @@ def _rms_norm(
         wide = wide.to(kind).to(tl.float32)
         tl.store(total_out + row * HIDDEN + columns, wide.to(kind), mask=real)
     mean_square = tl.sum(wide * wide, axis=0) / HIDDEN
-    normed = (wide * (1.0 / tl.sqrt(mean_square + eps))).to(kind).to(tl.float32)
+    factor = 1.0 / tl.sqrt(mean_square + eps) + (mean_square - mean_square)  # NaN where infinite
+    normed = (wide * factor).to(kind).to(tl.float32)
     scaled = normed * tl.load(weight + columns, mask=real, other=0.0).to(tl.float32)
     tl.store(out + row * HIDDEN + columns, scaled.to(kind), mask=real)
 

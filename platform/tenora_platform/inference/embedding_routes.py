@@ -173,9 +173,9 @@ async def _embeddings(session: InferenceSession, body: EmbeddingRequest) -> Embe
 
 
 def _encoded(values: list[float], encoding: str) -> list[float] | str:
-    vector = np.array(values, np.float32)
-    vector /= max(float(np.linalg.norm(vector)), 1e-30)
+    wide = np.array(values, np.float64)  # the engine gives none without a length
+    vector = (wide / np.linalg.norm(wide)).astype("<f4")
     if encoding == "base64":
-        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        return base64.b64encode(vector.tobytes()).decode()
     scaled: list[float] = vector.tolist()
     return scaled

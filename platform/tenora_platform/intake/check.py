@@ -34,10 +34,14 @@ from tenora_platform.intake.header import Header, IntakeError, read_header, show
 from tenora_platform.intake.picture import draw
 from tenora_platform.intake.report import AdapterFacts, ModuleFacts, Problem, ValidationReport
 from tenora_platform.intake.tensors import against_model, foreign_tensors
-from tenora_platform.intake.values import TensorValues, scan_values
+from tenora_platform.intake.values import VALUE_MAX, TensorValues, scan_values
 
 CONFIG_BYTES_MAX = 256 * 1024
 PROBLEMS_MAX = 100
+
+STATE_MAX = 2.0**64
+"""Hidden states of bfloat16 and of float32 are added up as squares in float32, which overflows
+where a state is larger."""
 
 _CONFIG_CODES = {
     "peft_type": "unsupported_peft_type",
@@ -155,6 +159,7 @@ def check_open_adapter(
     facts.picture = draw(weights, examined.header, examined.effective)
     normalised = normalise_config(examined.raw_config)
     warnings = examined.warnings + _no_effect_warning(facts)
+    warnings += _range_warning(examined.effective, values.tensors, model)
     return CheckedAdapter(
         report=ValidationReport(problems=[], warnings=warnings, facts=facts),
         digest=adapter_digest(normalised, values.sha256),
@@ -204,7 +209,7 @@ def _value_problems(tensors: Iterable[TensorValues]) -> list[Problem]:
             problems.append(
                 Problem(field=tensor.name, code="not_finite", message="holds NaN or infinity")
             )
-        elif tensor.too_large:
+        elif tensor.largest > VALUE_MAX:
             problems.append(
                 Problem(
                     field=tensor.name,
@@ -308,5 +313,34 @@ def _no_effect_warning(facts: AdapterFacts) -> list[Problem]:
             field="weights",
             code="no_effect",
             message="every product of the matrices is zero: answers will equal the base model's",
+        )
+    ]
+
+
+def _range_warning(
+    effective: Mapping[ModuleKey, EffectiveLora], tensors: Iterable[TensorValues], model: ModelInfo
+) -> list[Problem]:
+    """Of modules whose matrices could by themselves bring hidden states to be no numbers."""
+    largest: dict[ModuleKey, float] = defaultdict(lambda: 1.0)
+    for tensor in tensors:
+        name = parse_tensor_name(tensor.name)
+        assert name is not None  # check_tensors has mapped every one
+        largest[name.layer, name.module] *= tensor.largest
+    added = {
+        key: abs(lora.scale) * largest[key] * model.modules[key[1]][0]
+        for key, lora in effective.items()
+    }
+    beyond = [key for key, value in added.items() if value > STATE_MAX]
+    if not beyond:
+        return []
+    layer, module = max(beyond, key=lambda key: added[key])
+    return [
+        Problem(
+            field="weights",
+            code="may_overflow",
+            message=f"what {len(beyond)} modules add can come to {added[layer, module]:.1e}"
+            f" ({module} of layer {layer}: scaling x largest of A x largest of B x inputs), while"
+            f" hidden states may be up to {STATE_MAX:.1e}: a request that passes that ends with an"
+            " error",
         )
     ]

@@ -27,7 +27,7 @@ from tenora_platform.intake.header import (
     show,
 )
 from tenora_platform.intake.report import Problem
-from tenora_platform.intake.values import scan_values
+from tenora_platform.intake.values import VALUE_MAX, scan_values
 
 FIELD = "draft_layer"
 
@@ -112,7 +112,7 @@ def _value_problems(file: BinaryIO, header: Header, model: ModelInfo) -> list[Pr
             continue
         if not tensor.finite:
             problems.append(_problem(tensor.name, "not_finite", "holds NaN or infinity"))
-        elif tensor.too_large:
+        elif tensor.largest > VALUE_MAX:
             problems.append(
                 _problem(tensor.name, "value_out_of_range", "holds a value beyond +-65504")
             )

@@ -21,12 +21,12 @@ _STORED = {"F32": "<f4", "F16": "<f2", "I64": "<i8"}
 
 @dataclass(frozen=True)
 class TensorValues:
-    """What one tensor holds. The sum is meaningless unless `finite`."""
+    """What one tensor holds. The numbers are meaningless unless `finite`."""
 
     name: str
     elements: int
     finite: bool
-    too_large: bool
+    largest: float
     sum_of_squares: float
 
 
@@ -73,7 +73,7 @@ def _scan(file: BinaryIO, entry: TensorEntry, digest: Any) -> TensorValues:
         name=entry.name,
         elements=(entry.end - entry.begin) // IDS_BYTES[entry.dtype],
         finite=finite,
-        too_large=largest > VALUE_MAX,
+        largest=largest,
         sum_of_squares=squares,
     )
 

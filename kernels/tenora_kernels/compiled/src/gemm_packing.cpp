@@ -27,17 +27,20 @@ void unpack(const Element* packed, int64_t in, int64_t step, int64_t row, Elemen
     std::memcpy(weights + k, panel + k * PANEL, step * sizeof(Element));
 }
 
+// The largest size, a NaN's infinite: as whole numbers the bits of what is not negative have its order.
 template <typename T>
 float largest(const T* values, int64_t count) {
-  Lanes most{};
+  constexpr uint32_t INFINITE = 0x7f800000;
+  Bits most{};
   by_lanes(values, count, [&](Lanes lanes, int64_t, int64_t) {
-    const Lanes size = (Lanes)((Bits)lanes & 0x7fffffffu);
+    const Bits size = (Bits)lanes & 0x7fffffffu;
     most = size > most ? size : most;
   });
-  return highest(most);
+  return highest((Lanes)(most < INFINITE ? most : Bits{} + INFINITE));
 }
 
-// Values as whole numbers of a scale, at most 127 from zero.
+// Values as whole numbers of a scale, at most 127 from zero. Where one is infinite or a NaN so is the
+// scale, and all products with the values are NaN.
 template <typename T>
 float quantise(const T* values, int64_t count, int8_t* to) {
   const float most = largest(values, count);

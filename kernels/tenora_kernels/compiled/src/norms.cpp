@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tenora {
 
@@ -46,12 +47,18 @@ inline void scale_row(const T* x, float factor, const T* weight, T* out, int64_t
   });
 }
 
-// What each element of a row is times before its weight.
+// What each element of a row is times before its weight: NaN where the squares overflow. It would be
+// 0, and all logits of such a row 0, which look like numbers.
+inline float factor_of(float mean_square, float eps) {
+  using Limits = std::numeric_limits<float>;
+  return mean_square <= Limits::max() ? 1.0f / std::sqrt(mean_square + eps) : Limits::quiet_NaN();
+}
+
 template <typename T>
 inline float norm_factor(const T* x, float eps, int64_t width) {
   const float mean = mean_square(
       width, [x](int64_t column, int64_t count) { return load_up_to(x + column, count); });
-  return 1.0f / std::sqrt(mean + eps);
+  return factor_of(mean, eps);
 }
 
 template <typename T>
@@ -94,7 +101,7 @@ void add_rms_norm(Member& member, const T* x, int64_t x_stride, T* residual,
       store_up_to(total + column, lanes, count);
       return lanes;
     });
-    scale_row(total, 1.0f / std::sqrt(mean + eps), weight, out + row * out_stride, width);
+    scale_row(total, factor_of(mean, eps), weight, out + row * out_stride, width);
   });
 }
 
