@@ -298,10 +298,11 @@ def _peak_bytes(call: Callable[[], object]) -> int:
     tracemalloc.stop()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         call()
-    assert profiled.profiler is not None and profiled.profiler.kineto_results is not None
+    assert profiled.profiler is not None
+    assert profiled.profiler.kineto_results is not None
     events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
-    return peak + max(accumulate(event.nbytes() for event in events))
+    return peak + max(accumulate(int(event.nbytes()) for event in events))
 
 
 def test_a_processor_keeps_its_arena_beside_what_steps_hold() -> None:

@@ -44,11 +44,16 @@ class RequestBytes:
     def __init__(self, most: int) -> None:
         self._most = most
         self._by_tenant: Counter[str] = Counter()
+        self.total = 0
         self._sizes: dict[str, tuple[str, int]] = {}  # request id -> whose, and how much
 
-    @property
-    def total(self) -> int:
-        return self._by_tenant.total()
+    def has_room(self, request: GenerationRequest) -> bool:
+        """As `check_room`. From any thread: it may have changed by the next moment."""
+        try:
+            self.check_room(request)
+        except QueueFullError:
+            return False
+        return True
 
     def check_room(self, request: GenerationRequest) -> None:
         """Raises QueueFullError when the tenant would pass its part of the bound, or the bound is
@@ -63,7 +68,7 @@ class RequestBytes:
             return
         if own + size > self._most // TENANT_SHARE:
             raise self._refusal(f"this tenant's requests in flight take {_mib(own)}", size)
-        share = self._most // len(self._by_tenant)
+        share = self._most // max(len(self._by_tenant), 1)
         if total + size > self._most and own + size > share:
             raise self._refusal(
                 f"the requests in flight take {_mib(total)}, this tenant's {_mib(own)}", size
@@ -73,10 +78,12 @@ class RequestBytes:
         size = request_bytes(request)
         self._sizes[request.request_id] = request.tenant.key, size
         self._by_tenant[request.tenant.key] += size
+        self.total += size
 
     def remove(self, request: GenerationRequest) -> None:
         key, size = self._sizes.pop(request.request_id)
         self._by_tenant[key] -= size
+        self.total -= size
         if not self._by_tenant[key]:
             del self._by_tenant[key]
 
