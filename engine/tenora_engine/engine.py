@@ -27,10 +27,11 @@ from tenora_engine.grammar.compiler import GrammarCompiler
 from tenora_engine.grammar.guide import Guide
 from tenora_engine.memory.inspection import PageView
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.prefix import encode_tokens
 from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
-from tenora_engine.scheduling.admission import check_request
+from tenora_engine.scheduling.admission import check_request, check_texts
 from tenora_engine.scheduling.loads import FindingLoader
 from tenora_engine.scheduling.own_layers import OwnLayers
 from tenora_engine.scheduling.scheduler import Scheduler
@@ -127,24 +128,40 @@ class Engine:
         loader.on_complete = self._load_ended
         executor.on_copy_ended = self._load_ended
 
-    def submit(self, request: GenerationRequest, guides: Sequence[Guide] | None = None) -> None:
+    def submit(
+        self,
+        request: GenerationRequest,
+        guides: Sequence[Guide] | None = None,
+        prepared: bytes | None = None,
+    ) -> None:
         """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`, or
         all of them in a RefusedEvent. Where it has a grammar, `guides` are what `grammars` made of
-        it; without them they are made here, and waited for.
+        it; without them they are made here, and waited for. `prepared` is what `prepare` made of
+        it; without that all of a long prompt is looked at here, once there is room for it.
 
         Raises InvalidRequestError (empty prompt, unknown token id, rank above max_rank, an id
         already in flight ...), ContextLengthError (prompt and max_tokens fit neither the model's
         context nor the arena) or QueueFullError.
         """
         self._executor.preempt(False)
-        self.check(request)
+        check_request(self.config, request)
         if request.sampling.grammar is not None and guides is None:
             guides = self.grammars.guides(request).result()
-        self._scheduler.submit(request, guides or ())
+        self._scheduler.submit(request, guides or (), prepared)
 
-    def check(self, request: GenerationRequest) -> None:
-        """Raises InvalidRequestError where it could not run whatever else does. From any thread."""
+    def prepare(self, request: GenerationRequest) -> bytes | None:
+        """What `submit` would do with all tokens of a prompt, for another thread to have done
+        before: they are checked and encoded. None, and nothing done, where there is no room for it
+        now and `submit` is likely to say so.
+
+        Raises InvalidRequestError where it could not run whatever else does. From any thread.
+        """
         check_request(self.config, request)
+        if not self._requests.has_room(request):
+            return None
+        check_texts(self.config, request)
+        caches = self.config.engine.prefix_caching
+        return encode_tokens(request.prompt_token_ids) if caches else b""
 
     def reserve(self, request: GenerationRequest) -> None:
         """Count the memory of a request that is to be submitted later, until `release`. Raises

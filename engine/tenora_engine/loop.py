@@ -33,6 +33,9 @@ INBOX_LIMIT = 65_536
 COMMANDS_BETWEEN_STEPS = 256
 """Commands carried out before the next step: a flood of them is not to hold up what runs."""
 
+COMMANDS_S = 0.01
+"""Nor do they take longer than this, but for one that does alone: most take 0.02 to 0.2 ms."""
+
 
 class EngineLoop:
     """Runs one Engine. Commands may come from any thread and are carried out between steps, in
@@ -110,25 +113,30 @@ class EngineLoop:
         if request.sampling.grammar is not None:
             return self._submit_guided(request)
         received_s = steady()
-        future = self.call(lambda engine: engine.submit(_waited(request, received_s)))
+        try:
+            prepared = self._engine.prepare(request)
+        except EngineError as error:
+            return _failed(error)
+        future = self.call(
+            lambda engine: engine.submit(_waited(request, received_s), prepared=prepared)
+        )
         self._engine.announce(request)
         return future
 
     def _submit_guided(self, request: GenerationRequest) -> Future[None]:
         """Once its grammar has been compiled; what comes to abort it meanwhile waits for that. Its
         memory counts from the beginning."""
-        submitted: Future[None] = Future()
-        submitted.set_running_or_notify_cancel()
         received_s = steady()
         with self._wakeup:
             if self._stopping or self._stopped:
                 raise EngineUnavailableError("the engine has been stopped; start it again")
         try:
-            self._engine.check(request)
+            prepared = self._engine.prepare(request)
             self._engine.reserve(request)
         except EngineError as error:
-            submitted.set_exception(error)
-            return submitted
+            return _failed(error)
+        submitted: Future[None] = Future()
+        submitted.set_running_or_notify_cancel()
         with self._wakeup:
             self._compiling[request.request_id] = submitted
 
@@ -149,7 +157,7 @@ class EngineLoop:
 
         def submit(engine: Engine, guides: list[Guide]) -> None:
             engine.release(request)
-            engine.submit(_waited(request, received_s), guides)
+            engine.submit(_waited(request, received_s), guides, prepared)
 
         def end(error: BaseException | None) -> None:
             with self._wakeup:
@@ -267,7 +275,10 @@ class EngineLoop:
             return not self._stopping
 
     def _carry_out_commands(self) -> None:
-        for _ in range(min(len(self._inbox), COMMANDS_BETWEEN_STEPS)):
+        until_s = steady() + COMMANDS_S
+        for place in range(min(len(self._inbox), COMMANDS_BETWEEN_STEPS)):
+            if place and steady() >= until_s and self._engine.has_work:
+                return
             command, future = self._inbox.popleft()
             if not future.set_running_or_notify_cancel():
                 continue
@@ -304,6 +315,12 @@ class EngineLoop:
         except Exception as error:
             return error
         return None
+
+
+def _failed(error: EngineError) -> Future[None]:
+    failed: Future[None] = Future()
+    failed.set_exception(error)
+    return failed
 
 
 def _waited(request: GenerationRequest, received_s: float) -> GenerationRequest:

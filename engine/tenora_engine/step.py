@@ -130,8 +130,8 @@ class Masks:
 
 
 class LogitChanges(msgspec.Struct, frozen=True, array_like=True):
-    """What the samples of a step change about their logits. Everything is None where none asks for
-    it."""
+    """What the samples of a step change about their logits, sample by sample. Everything is None
+    where none asks for it."""
 
     repetition: Entries | None  # tokens seen in prompt or output, and the row's penalty
     bias: Entries | None  # to add

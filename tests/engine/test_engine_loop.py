@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine_fakes import Rig, make_config, make_ref, make_request
-from tenora_engine.engine import FAILED_STEPS_MAX
+from engine_fakes import VOCAB, Rig, make_config, make_ref, make_request
+from tenora_engine.engine import FAILED_STEPS_MAX, Engine
 from tenora_engine.errors import EngineFailedError, EngineUnavailableError, InvalidRequestError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
-from tenora_engine.loop import COMMANDS_BETWEEN_STEPS, EngineLoop
+from tenora_engine.loop import COMMANDS_BETWEEN_STEPS, COMMANDS_S, EngineLoop
 from tenora_engine.step import StepResult
 
 PATIENCE_S = 20.0  # only a hang takes as long
@@ -269,3 +269,32 @@ def test_a_flood_of_commands_does_not_hold_up_what_runs() -> None:
     assert counts == sorted(counts)
     assert counts[0] == 0
     assert counts[-1] > 0, "every command came before the first step"
+
+
+def test_commands_that_take_long_are_bounded_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a flood of long ones only so many come before each step as fit COMMANDS_S."""
+    rig = Rig.build(make_config())
+    sink, now_s = Sink(), [0.0]
+    monkeypatch.setattr("tenora_engine.loop.steady", lambda: now_s[0])
+    loop = EngineLoop(rig.engine, sink.take, sink.stopped)
+    loop.submit(make_request("a", [1, 2], max_tokens=6, ignore_eos=True))
+
+    def long_command(_: Engine) -> int:
+        now_s[0] += 0.7 * COMMANDS_S
+        return len(sink.events)
+
+    seen = [loop.call(long_command) for _ in range(8)]
+    loop.start()
+    sink.wait_for_finishes(1)
+    counts = [future.result(PATIENCE_S) for future in seen]
+    loop.stop()
+    assert max(counts.count(each) for each in counts if each < counts[-1]) <= 2
+
+
+def test_a_prompt_is_looked_at_by_the_thread_that_brings_it() -> None:
+    """Not between steps: the loop has not been started."""
+    rig = Rig.build(make_config())
+    loop = EngineLoop(rig.engine, lambda events: None)
+    refused = loop.submit(make_request("r", [1, VOCAB])).exception(0)
+    assert isinstance(refused, InvalidRequestError)
+    assert refused.param == "prompt"

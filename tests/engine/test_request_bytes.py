@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from engine_fakes import Rig, make_config, make_request, make_tenant
+from engine_fakes import Rig, make_config, make_request, make_tenant, run
 from tenora_engine.errors import InvalidRequestError, QueueFullError
+from tenora_engine.events import FinishEvent
 from tenora_engine.grammar.guide import Guide
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest, Grammar
@@ -163,3 +164,28 @@ def test_requests_that_wait_for_their_grammars_are_in_flight(
             done.result(10)
     loop.submit(request(7, "a", 40)).result(10)
     loop.stop()
+
+
+def test_what_has_no_room_is_refused_before_its_tokens_are_looked_at() -> None:
+    """A prompt of 120,000 took 4 to 8 ms of the thread of the steps, over and over."""
+    config = make_config(num_pages=200, context_tokens=800)
+    engine = msgspec.structs.replace(config.engine, max_request_bytes=MIB)
+    rig = Rig.build(msgspec.structs.replace(config, engine=engine))
+    for number in range(6):
+        rig.engine.submit(request(number, "a", 700))
+    unknown = make_request("unknown", [config.model.vocab] * 700, tenant=make_tenant("a"))
+    with pytest.raises(QueueFullError):
+        rig.engine.submit(unknown)
+    assert rig.engine.prepare(unknown) is None
+    with pytest.raises(InvalidRequestError):
+        rig.engine.submit(msgspec.structs.replace(unknown, tenant=make_tenant("b")))
+    rig.engine.check_integrity()
+
+
+def test_what_was_prepared_is_found_in_the_cache() -> None:
+    rig = Rig.build(make_config())
+    first, second = (make_request(name, list(range(20)), max_tokens=2) for name in "ab")
+    for each in (first, second):
+        rig.engine.submit(each, prepared=rig.engine.prepare(each))
+        finished = [event for event in run(rig) if isinstance(event, FinishEvent)]
+    assert finished[0].usage.cached_tokens > 0

@@ -3,7 +3,7 @@ for comes with the plan (`step.Sampling`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,9 @@ BLOCK = 256
 PART_ROWS = 16
 """Rows sampled together on the CPU, whose cache holds their 3 MB; what is larger the allocator
 fetches from the system anew each time: 64 rows at once took 14 ms, in parts 1.7."""
+
+SORTED_ROWS = 2
+"""Rows whose whole vocabulary is sorted together: each takes five times as much as its logits."""
 
 NOT_ALLOWED = -3e38
 """The logit of a token outside `allowed_token_ids`: below any other, yet a number, so that a row of
@@ -66,8 +69,13 @@ Put = Callable[[npt.NDArray[Any]], Tensor]
 class Entries:
     """Single logits to change: `value[i]` is for `place[i]` of the flattened samples."""
 
-    place: Tensor  # [num_entries] int64
+    place: Tensor  # [num_entries] int64, row by row
     value: Tensor  # [num_entries] float32
+
+    def between(self, first: int, end: int) -> Entries | None:
+        """Those of some places, counted from `first`; None where there are none."""
+        part = _between(self.place, first, end)
+        return None if part is None else Entries(self.place[part] - first, self.value[part])
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,37 @@ class Changes:
         masks = put(planned.masks.bits).view(len(planned.mask_rows), -1)
         return replace(self, masks=masks)
 
+    def of_rows(self, first: int, end: int, vocab: int) -> Changes | None:
+        """Of some samples, counted from `first`; None where there are none."""
+        places = first * vocab, end * vocab
+
+        def entries(values: Entries | None) -> Entries | None:
+            return None if values is None else values.between(*places)
+
+        def of(column: Tensor | None, start: int, stop: int) -> Tensor | None:
+            part = None if column is None else _between(column, start, stop)
+            return None if column is None or part is None else column[part] - start
+
+        guided = None if self.mask_rows is None else _between(self.mask_rows, first, end)
+        changes = Changes(
+            entries(self.repetition),
+            entries(self.bias),
+            entries(self.penalties),
+            of(self.allowed_rows, first, end),
+            of(self.allowed_places, *places),
+            of(self.barred, *places),
+            of(self.mask_rows, first, end),
+            None if self.masks is None or guided is None else self.masks[guided],
+        )
+        return None if all(each is None for each in vars(changes).values()) else changes
+
+
+def _between(column: Tensor, first: int, end: int) -> slice | None:
+    """Where a column, of which no row comes before an earlier one, has what lies from `first` to
+    before `end`; None: nowhere."""
+    start, stop = np.searchsorted(column.numpy(), (first, end)).tolist()
+    return slice(start, stop) if start < stop else None
+
 
 @dataclass(frozen=True)
 class Draws:
@@ -139,12 +178,13 @@ class Draws:
             max_top_k=planned.max_top_k,
         )
 
-    def split(self, num_rows: int) -> list[Draws]:
-        """Parts of at most `num_rows` draws, in order."""
-        if self.rows.shape[0] <= num_rows:
-            return [self]
-        places = torch.arange(self.rows.shape[0], device=self.rows.device)
-        return [self.of(part) for part in torch.split(places, num_rows)]
+    def of_rows(self, first: int, end: int) -> Draws | None:
+        """Of some samples, counted from `first`; None where all of them are greedy."""
+        part = _between(self.rows, first, end)
+        if part is None:
+            return None
+        draws = self.of(torch.arange(part.start, part.stop))
+        return replace(draws, rows=draws.rows - first)
 
     def of(self, chosen: Tensor) -> Draws:
         """Some of the draws: `chosen` are their places here, int64."""
@@ -208,29 +248,60 @@ def choose(
 ) -> Sampled:
     """Penalties, bias and what may not come, then temperature, top_k, top_p, min_p, then the draw.
 
-    A sample's token depends on its own logits and on what it asks for only. The host waits for the
+    A sample's token depends on its own logits and on what it asks for only. On the CPU some are
+    chosen at a time, so that float32 is held of PART_ROWS rows at most. The host waits for the
     device once, for the tokens, and again for logprobs and for what a draw leaves open.
     """
-    num_samples, device = logits.shape[0], logits.device
-    adjusted, draws = logits, None if asked is None else asked.draws
-    if asked is not None and asked.changes is not None:
-        adjusted = changed(logits, asked.changes)
-    on_cpu = device.type == "cpu"
-    at_once = PART_ROWS if on_cpu else num_samples
-    if draws is None or draws.rows.shape[0] < num_samples:
-        token_ids = torch.cat([_likeliest(part) for part in torch.split(adjusted, at_once)])
+    adjusted, on_cpu = logits, logits.device.type == "cpu"
+    changes, draws = (None, None) if asked is None else (asked.changes, asked.draws)
+    if on_cpu:
+        parts = _parts(logits, changes, draws)
+        token_ids = torch.cat([_tokens(*part) for part in parts])
     else:
-        token_ids = torch.empty(num_samples, dtype=torch.int64, device=device)
-    for part in draws.split(at_once) if draws is not None else ():
-        rows = adjusted.index_select(0, part.rows).float()
-        token_ids.index_copy_(0, part.rows, draw(rows, part, wait=on_cpu))
+        adjusted = logits if changes is None else changed(logits, changes)
+        token_ids = _tokens(adjusted, None, draws)
     if asked is not None and asked.given:
         _give(token_ids, asked.given)
     chosen: list[int] = token_ids.tolist()
     if draws is not None and not on_cpu and OPEN in chosen:
         chosen = _drawn_again(adjusted, draws, token_ids).tolist()
     num_top = {} if asked is None else asked.num_top
+    at_once = PART_ROWS if on_cpu else logits.shape[0]
     return Sampled(chosen, token_logprobs(logits, chosen, num_top, at_once))
+
+
+def _parts(
+    logits: Tensor, changes: Changes | None, draws: Draws | None
+) -> Iterator[tuple[Tensor, Changes | None, Draws | None]]:
+    """PART_ROWS samples at most, and what they ask for."""
+    num_samples, vocab = logits.shape
+    if num_samples <= PART_ROWS:
+        yield logits, changes, draws
+        return
+    for first in range(0, num_samples, PART_ROWS):
+        end = min(first + PART_ROWS, num_samples)
+        yield (
+            logits[first:end],
+            None if changes is None else changes.of_rows(first, end, vocab),
+            None if draws is None else draws.of_rows(first, end),
+        )
+
+
+def _tokens(
+    logits: Tensor,  # [num_samples, vocab]
+    changes: Changes | None,
+    draws: Draws | None,
+) -> Tensor:  # [num_samples] int64
+    num_samples, device = logits.shape[0], logits.device
+    adjusted = logits if changes is None else changed(logits, changes)
+    if draws is not None and draws.rows.shape[0] == num_samples:
+        token_ids = torch.empty(num_samples, dtype=torch.int64, device=device)
+    else:
+        token_ids = _likeliest(adjusted)
+    if draws is not None:
+        rows = adjusted.index_select(0, draws.rows).float()
+        token_ids.index_copy_(0, draws.rows, draw(rows, draws, wait=device.type == "cpu"))
+    return token_ids
 
 
 def _give(token_ids: Tensor, given: dict[int, int]) -> None:
@@ -393,14 +464,16 @@ def _top_bound(
     """The smallest weight that top_k, then top_p over what it leaves, keep."""
     vocab = weights.shape[1]
     count = draws.max_top_k if draws.top_p is None else max(draws.max_top_k, CANDIDATES)
+    if weights.device.type == "cpu":  # a larger top_k has its rows looked at whole
+        count = min(count, CANDIDATES)
     bound, covered = _bound_among(_highest(weights, min(count, vocab)), weights, draws)
     if not wait:
         return bound.masked_fill(~covered, torch.inf)
     open_rows = (~covered).squeeze(1).nonzero().squeeze(1)
-    if open_rows.shape[0]:
-        rest = weights.index_select(0, open_rows)
-        full, _ = _bound_among(_highest(rest, vocab), rest, draws.of(open_rows))
-        bound = bound.index_copy(0, open_rows, full)
+    for some in torch.split(open_rows, SORTED_ROWS) if open_rows.shape[0] else ():
+        rest = weights.index_select(0, some)
+        full, _ = _bound_among(_highest(rest, vocab), rest, draws.of(some))
+        bound = bound.index_copy(0, some, full)
     return bound
 
 
@@ -416,6 +489,7 @@ def _bound_among(
     if draws.top_k is not None:
         kth = best.gather(1, draws.top_k.clamp(max=candidates) - 1)
         bound = torch.where(draws.top_k < vocab, kth, bound)
+        covered = (draws.top_k <= candidates) | (draws.top_k >= vocab)
     if draws.top_p is not None:
         # Ties at the k-th place stay, so the mass top_p is of counts them too.
         left = _cut(weights, bound) if draws.top_k is not None else weights
@@ -423,7 +497,8 @@ def _bound_among(
         cumulative = best.cumsum(dim=1)
         kept = ((cumulative - best) < wanted).sum(dim=1, keepdim=True).clamp(min=1)
         smallest = best.gather(1, kept - 1)
-        covered = (draws.top_p >= 1.0) | (cumulative[:, -1:] >= wanted) | (smallest < bound)
+        is_found = (draws.top_p >= 1.0) | (cumulative[:, -1:] >= wanted) | (smallest < bound)
+        covered = covered & is_found
         top_p_bound = torch.where(draws.top_p < 1.0, smallest, torch.zeros_like(bound))
         bound = torch.maximum(bound, top_p_bound)
     return bound, covered

@@ -36,7 +36,7 @@ from tenora_engine.scheduling.class_queue import LOWEST_CLASS, service_class
 from tenora_engine.scheduling.meters import Charges
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.sampling import is_plain
-from tenora_engine.sequence import Sequence, SequenceState, Service, Usage
+from tenora_engine.sequence import CachedPrefix, Sequence, SequenceState, Service, Usage
 from tenora_engine.telemetry import ServiceMeter
 from tenora_engine.token_ids import check_token_ids
 
@@ -104,15 +104,20 @@ def _check_tokens(sampling: SamplingParams, vocab: int) -> None:
         check_token_ids(token_ids, vocab, name)
 
 
+def check_texts(config: ResolvedConfig, request: GenerationRequest) -> None:
+    """Raises InvalidRequestError where a prompt or prediction holds what is no token. O(tokens)."""
+    check_token_ids(request.prompt_token_ids, config.model.vocab, "prompt")
+    check_token_ids(request.prediction_token_ids, config.model.vocab, "prediction")
+
+
 def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
-    """Raises InvalidRequestError. Whether it is too long, `check_share` says."""
+    """Raises InvalidRequestError for anything but the tokens of its texts (`check_texts`), however
+    long these are. Whether it is too long, `check_share` says."""
     sampling, vocab = request.sampling, config.model.vocab
     if not request.prompt_token_ids:
         raise InvalidRequestError("the prompt holds no token", param="prompt")
-    check_token_ids(request.prompt_token_ids, vocab, "prompt")
     if len(request.prediction_token_ids) > config.model.context_tokens:
         raise InvalidRequestError("the prediction is longer than any answer", "prediction")
-    check_token_ids(request.prediction_token_ids, vocab, "prediction")
     check_sampling(sampling, vocab)
     most = min(config.engine.max_waiting, config.engine.max_tenant_waiting)
     if sampling.n > most:
@@ -207,9 +212,11 @@ def make_sequences(
     meter: ServiceMeter,
     now_s: float,
     guides: Items[Guide] = (),
+    encoded: bytes = b"",
 ) -> list[Sequence]:
     """The request's n sequences, or beams of one search; `first_number` is where the engine's count
-    of arrivals is, `guides` has one for each where there is a grammar."""
+    of arrivals is, `guides` has one for each where there is a grammar, `encoded` is the prompt as
+    the prefix tree compares it, if somebody has made that."""
     ends = stop_ids(config, request)
     length = len(request.prompt_token_ids) + request.sampling.max_tokens
     length = min(length, config.model.context_tokens)
@@ -237,6 +244,7 @@ def make_sequences(
             is_plain=is_plain(request.sampling),
             guide=guides[index] if guides else None,
             beams=beams,
+            prefix=CachedPrefix(encoded=encoded),
         )
         for index in range(request.sampling.n)
     ]

@@ -29,7 +29,7 @@ class Promises:
     """As of the requests of the last PROMISE_MEMORY_S. There are as many promises as plans."""
 
     def __init__(self) -> None:
-        self._ttfts: dict[float, float] = {}  # by seconds: when last promised
+        self._ttfts = _Times()
         self._tpots: dict[float, float] = {}  # by seconds: for how long it counts on
         self._decoding: frozenset[float] = frozenset()  # of those, who is promised which decodes
         self._seen_s = -math.inf  # when that was so
@@ -38,14 +38,13 @@ class Promises:
     def observe(self, tenant: Tenant, now_s: float, *, is_relegated: bool = False) -> None:
         """A request of the tenant has come. To one that is relegated nothing is promised."""
         if tenant.ttft_ms is not None and not is_relegated:
-            self._ttfts[tenant.ttft_ms / 1000] = now_s
+            self._ttfts.observe(tenant.ttft_ms / 1000, now_s)
         self._tenants.pop(tenant.key, None)
         self._tenants[tenant.key] = now_s
 
     def least_s(self, now_s: float) -> float:
         """The shortest time to first token; infinite without any."""
-        self._ttfts = _remembered(self._ttfts, now_s)
-        return min(self._ttfts, default=math.inf)
+        return self._ttfts.least_s(now_s)
 
     def least_tpot_s(self, decoding: Collection[float], now_s: float) -> float:
         """The shortest time between two tokens that is promised to somebody who decodes or lately
@@ -73,9 +72,26 @@ class Promises:
         return len(self._tenants)
 
 
-def _remembered(promises: dict[float, float], now_s: float) -> dict[float, float]:
-    old_s = now_s - PROMISE_MEMORY_S
-    return {seconds: at_s for seconds, at_s in promises.items() if at_s > old_s}
+class _Times:
+    """Of promises of one kind, the seconds and when each was last given. A step asks for the least
+    many times, so it is kept until one is forgotten or comes."""
+
+    def __init__(self) -> None:
+        self._given: dict[float, float] = {}
+        self._least_s = math.inf
+        self._oldest_s = math.inf  # when that was given which is forgotten first
+
+    def observe(self, seconds: float, now_s: float) -> None:
+        self._given[seconds] = now_s
+        self._oldest_s = -math.inf
+
+    def least_s(self, now_s: float) -> float:
+        old_s = now_s - PROMISE_MEMORY_S
+        if old_s >= self._oldest_s:
+            self._given = {each: at_s for each, at_s in self._given.items() if at_s > old_s}
+            self._least_s = min(self._given, default=math.inf)
+            self._oldest_s = min(self._given.values(), default=math.inf)
+        return self._least_s
 
 
 MARGIN = 1.2
@@ -185,11 +201,14 @@ class ChunkSizer:
         slack_s = _slack_s(decoding, now_s, math.inf)
         return max(slack_s / MARGIN - self.forecast.decode_s(num_decoding), 0.0)
 
+    def long_s(self, now_s: float) -> float:
+        """A prompt that takes more than this is one that others are not to wait for."""
+        long_s = min(LONG_PROMISES * self.promises.least_s(now_s), LONG_S)
+        return max(long_s, self.forecast.prefill_s(self._max_step_tokens))
+
     def is_long(self, sequence: Sequence, now_s: float) -> bool:
         """Whether the prompt takes so long that others are not to wait for it."""
-        long_s = min(LONG_PROMISES * self.promises.least_s(now_s), LONG_S)
-        step_s = self.forecast.prefill_s(self._max_step_tokens)
-        return self.forecast.prompt_s(sequence) > max(long_s, step_s)
+        return self.forecast.prompt_s(sequence) > self.long_s(now_s)
 
     def is_slow(self, num_decoding: int, now_s: float) -> bool:
         """Whether the rows of a step that only decodes keep who arrives waiting for too long."""
@@ -236,7 +255,7 @@ class PrefillRoom:
         self._tenant_s: dict[str, float] = defaultdict(float)  # taken
         self._scored_left = SCORED_TOKENS_MAX
         self._queue = queue
-        self._now_s = now_s
+        self._long_s = math.inf if times.long_s == math.inf else chunks.long_s(now_s)
 
     def __bool__(self) -> bool:
         left_s = self._times.step_s - self._taken_s
@@ -276,7 +295,8 @@ class PrefillRoom:
         most_s = min(times.step_s - taken_s, tenant_left_s)
         if most_s > times.arrival_s - taken_s and self._queue.exceeds_share(sequence):
             most_s = times.arrival_s - taken_s
-        if most_s > times.long_s - taken_s and self._chunks.is_long(sequence, self._now_s):
+        prompt_s = self._chunks.forecast.prompt_s
+        if most_s > times.long_s - taken_s and prompt_s(sequence) > self._long_s:
             most_s = times.long_s - taken_s
         return most_s
 
@@ -291,6 +311,7 @@ class StepDraft:
     ) -> None:
         self.room = room
         self.chunks: list[ScheduledSequence] = []
+        self.planned: set[Sequence] = set()  # of these
         self._queue = queue
         self._passed = deque(passed)
 
@@ -302,6 +323,7 @@ class StepDraft:
             scored = _scored(sequence, num_tokens) if sequence.num_unscored else 0
             chunk = ScheduledSequence(sequence, num_tokens, num_tokens == left, (), scored)
             self.chunks.append(chunk)
+            self.planned.add(sequence)
 
     def add_before(self, waiting: Sequence) -> None:
         """Those whose turn is before that of one which waits."""

@@ -273,8 +273,7 @@ class Intake:
                 has_room, giver = self._places.has_room(sequence), None
                 may_pass = (self._queue.may_pass(sequence, other) for other in passed.values())
                 if not has_room and all(may_pass):
-                    planned = {chunk.sequence for chunk in draft.chunks}
-                    giver = self._places.giver(sequence, planned)
+                    giver = self._places.giver(sequence, draft.planned)
                 if not has_room and giver is None:
                     num_refused += 1
                     passed.setdefault(sequence.service.class_name, sequence)

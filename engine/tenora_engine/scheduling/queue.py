@@ -5,8 +5,8 @@ memory nor adapters, and costs only by number."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterable, Iterator
+from heapq import heapify, heappop
 from typing import Protocol
 
 from tenora_engine.config import ResolvedConfig
@@ -240,29 +240,31 @@ class FairQueue:
 
     def express(self) -> Generator[Sequence, None, None]:
         """As `candidates`, of the tenants that keep their shares only. O(tenants that wait)."""
-        lines = [
-            (name, line)
+        keys = [
+            (name, key)
             for name, queue in self._classes.items()
-            for key, line in queue.waiting.items()
+            for key in queue.waiting
             if queue.keeps_share(key)
         ]
-        for name, line in self._sorted(lines):
-            queue = self._classes[name]
-            with self._walk(queue, line):
+        for queue, line in self._lines(keys):
+            line.begin_walk()
+            try:
                 while line.ahead and line.next is not None and queue.keeps_share(line.key):
                     yield line.ahead.pop().sequence
+            finally:
+                line.end_walk()
+                queue.place_by_next(line)
 
     def of(self, holders: Collection[Holder]) -> Generator[Sequence, None, None]:
         """As `candidates`, of some tenants in their classes only. O(holders)."""
-        lines = [
-            (name, self._classes[name].waiting[key])
-            for name, key in holders
-            if key in self._classes[name].waiting
-        ]
-        for name, line in self._sorted(lines):
-            with self._walk(self._classes[name], line):
+        for queue, line in self._lines(holders):
+            line.begin_walk()
+            try:
                 while line.ahead and line.next is not None:
                     yield line.ahead.pop().sequence
+            finally:
+                line.end_walk()
+                queue.place_by_next(line)
 
     def heads(self) -> Iterator[Sequence]:
         """Of each class the first in line."""
@@ -270,17 +272,21 @@ class FairQueue:
             if queue.first is not None:
                 yield queue.first.first
 
-    def _sorted(self, lines: list[tuple[str, TenantLine]]) -> list[tuple[str, TenantLine]]:
-        return sorted(lines, key=lambda each: (self._turn(each[0], each[1].round), each[1].turn))
-
-    @contextmanager
-    def _walk(self, queue: ClassQueue, line: TenantLine) -> Iterator[None]:
-        line.begin_walk()
-        try:
-            yield
-        finally:
-            line.end_walk()
-            queue.place(line)
+    def _lines(self, holders: Iterable[Holder]) -> Iterator[tuple[ClassQueue, TenantLine]]:
+        """Of those that wait, in the order of their turns now. A heap: there may be hundreds, and
+        few are asked for."""
+        names = sorted(self._classes, key=lambda name: self._turn(name, 0))
+        ranks = {name: (rank, self._classes[name].waiting) for rank, name in enumerate(names)}
+        heap: list[tuple[int, int, int, TenantLine]] = []  # no two have a class and a turn
+        for name, key in holders:
+            rank, waiting = ranks[name]
+            if key in waiting:
+                line = waiting[key]
+                heap.append((rank, line.round, line.turn, line))
+        heapify(heap)
+        while heap:
+            rank, _, _, line = heappop(heap)
+            yield self._classes[names[rank]], line
 
     def keeps_share(self, tenant: Tenant, name: str) -> bool:
         """Whether the tenant asks for so little of a class that others may wait for it. From any

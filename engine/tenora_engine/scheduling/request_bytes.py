@@ -47,11 +47,17 @@ class RequestBytes:
         self._most = most
         self._by_tenant: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self.total = 0
 
-    @property
-    def total(self) -> int:
+    def has_room(self, request: GenerationRequest) -> bool:
+        """Whether `reserve` would count it now; it may have changed by the next moment."""
+        key, size = request.tenant.key, request_bytes(request)
         with self._lock:
-            return self._by_tenant.total()
+            try:
+                self._check_room(key, size)
+            except QueueFullError:
+                return False
+        return True
 
     def reserve(self, request: GenerationRequest) -> None:
         """Count a request that `release` gives back. Raises QueueFullError when the tenant would
@@ -63,23 +69,25 @@ class RequestBytes:
         with self._lock:
             self._check_room(key, size)
             self._by_tenant[key] += size
+            self.total += size
 
     def release(self, request: GenerationRequest) -> None:
         key, size = request.tenant.key, request_bytes(request)
         with self._lock:
             self._by_tenant[key] -= size
+            self.total -= size
             if not self._by_tenant[key]:
                 del self._by_tenant[key]
 
     def _check_room(self, key: str, size: int) -> None:
-        own, total = self._by_tenant[key], self._by_tenant.total()
+        own, total = self._by_tenant[key], self.total
         if total + size > HARD_LIMIT * max(self._most, size):
             raise self._refusal(f"the requests in flight take {_mib(total)}", size)
         if not own:
             return
         if own + size > self._most // TENANT_SHARE:
             raise self._refusal(f"this tenant's requests in flight take {_mib(own)}", size)
-        share = self._most // len(self._by_tenant)
+        share = self._most // max(len(self._by_tenant), 1)
         if total + size > self._most and own + size > share:
             raise self._refusal(
                 f"the requests in flight take {_mib(total)}, this tenant's {_mib(own)}", size

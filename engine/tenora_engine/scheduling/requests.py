@@ -29,7 +29,13 @@ from tenora_engine.events import (
 )
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
-from tenora_engine.scheduling.admission import Deadlines, Gate, check_share, make_sequences
+from tenora_engine.scheduling.admission import (
+    Deadlines,
+    Gate,
+    check_share,
+    check_texts,
+    make_sequences,
+)
 from tenora_engine.scheduling.beams import give_text
 from tenora_engine.scheduling.bills import Bills
 from tenora_engine.scheduling.class_queue import service_class
@@ -117,8 +123,15 @@ class Requests:
         """See `Deadlines.next_s`."""
         return self._deadlines.next_s
 
-    def submit(self, request: GenerationRequest, guides: Items[Guide] = ()) -> None:
-        """See `Engine.submit`. The request has been checked."""
+    def has_room(self, request: GenerationRequest) -> bool:
+        """Whether its bytes would be admitted now. From any thread, O(1)."""
+        return self.bytes.has_room(request)
+
+    def submit(
+        self, request: GenerationRequest, guides: Items[Guide] = (), encoded: bytes | None = None
+    ) -> None:
+        """See `Engine.submit`. The request has been checked, and where its prompt is `encoded` its
+        texts, too: else they are when there is room for it."""
         self.changes += 1
         key, held = request.tenant.key, self.held.by_tenant
         meter = self._telemetry.meter(service_class(request.tenant.tier), key)
@@ -134,11 +147,24 @@ class Requests:
         except QueueFullError:
             meter.refuse("queue_full")
             raise
+        if encoded is None:
+            try:
+                check_texts(self._config, request)
+            except InvalidRequestError:
+                self.bytes.release(request)
+                raise
         adapter = request.adapter
         residency = self._loads.residency_for(request)
         now_s = self._clock()
         sequences = make_sequences(
-            self._config, request, self._num_sequences, residency, meter, now_s, guides
+            self._config,
+            request,
+            self._num_sequences,
+            residency,
+            meter,
+            now_s,
+            guides,
+            encoded or b"",
         )
         self._enter(sequences, residency, now_s)
         self._num_sequences += len(sequences)

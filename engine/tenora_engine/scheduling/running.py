@@ -24,10 +24,10 @@ Holder = tuple[str, str]
 
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 _CLASSES = {name: number for number, name in enumerate(CLASS_WEIGHTS)}
 _CLASS_WEIGHTS = np.array(list(CLASS_WEIGHTS.values()))
-_ALL_TOGETHER = np.zeros(len(CLASS_WEIGHTS), np.int64)  # one group
 
 
 def holder_of(sequence: Sequence) -> Holder:
@@ -140,8 +140,8 @@ def fair_shares(
     by theirs. Nobody has more than it asks for, and what one leaves the others have. O(n log n)."""
     asked = demand.astype(np.float64)
     totals = np.bincount(classes, asked, len(_CLASS_WEIGHTS)).astype(np.float64, copy=False)
-    parts = _filled(np.array([capacity]), totals, _CLASS_WEIGHTS, _ALL_TOGETHER)
-    return _filled(parts, asked, weights, classes)
+    parts = np.array(_class_parts(capacity, totals.tolist()))
+    return _filled(parts, totals, asked, weights, classes)
 
 
 def class_weights(classes: Int64s) -> Float64s:
@@ -149,8 +149,24 @@ def class_weights(classes: Int64s) -> Float64s:
     return weights
 
 
+def _class_parts(capacity: float, demand: list[float]) -> list[float]:
+    """As `_filled` of a single group: of three numbers numpy takes five times as long."""
+    asked = sorted(zip(demand, CLASS_WEIGHTS.values(), strict=True), key=lambda d: d[0] / d[1])
+    before, weight_left, level = 0.0, sum(CLASS_WEIGHTS.values()), math.inf
+    for each, weight in asked:
+        level = (capacity - before) / weight_left
+        if each > level * weight:
+            break
+        before += each
+        weight_left -= weight
+    else:
+        return demand
+    return [min(d, level * w) for d, w in zip(demand, CLASS_WEIGHTS.values(), strict=True)]
+
+
 def _filled(
     capacities: Float64s,  # [num_groups]
+    totals: Float64s,  # [num_groups], of `demand`
     demand: Float64s,  # [num_rows]
     weights: Float64s,  # [num_rows], positive
     groups: Int64s,  # [num_rows]
@@ -161,7 +177,6 @@ def _filled(
     before it."""
     order = np.lexsort((demand / weights, groups))
     group, asked, weight = groups[order], demand[order], weights[order]
-    totals = np.bincount(groups, demand, len(capacities))
     before = asked.cumsum() - asked - (totals.cumsum() - totals)[group]
     all_weights = np.bincount(groups, weights, len(capacities)).cumsum()
     levels = (capacities[group] - before) / (all_weights[group] - weight.cumsum() + weight)

@@ -152,9 +152,11 @@ class Scheduler:
         """May be called from any thread."""
         self._load_ended = True
 
-    def submit(self, request: GenerationRequest, guides: Items[Guide] = ()) -> None:
+    def submit(
+        self, request: GenerationRequest, guides: Items[Guide] = (), encoded: bytes | None = None
+    ) -> None:
         """See `Engine.submit`."""
-        self.requests.submit(request, guides)
+        self.requests.submit(request, guides, encoded)
         if self._keeps_promises:
             service = self.requests.flights[request.request_id].sequences[0].service
             is_relegated = service.tier != request.tenant.tier
