@@ -79,6 +79,8 @@ class Service:
     stays_until: int = 0  # tokens, before which its place is not given to others
     slot_step: int = 0  # since which it could have run but for an adapter slot
     page_waits: int = 0  # steps in which it was the first to find no pages
+    short_walk: int = 0  # of the intake, in which it first found no pages
+    claim_walk: int = 0  # before which it does not look for others' pages again
 
 
 @dataclass(eq=False, slots=True)

@@ -9,8 +9,9 @@ from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant, 
 from tenora_engine.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
-from tenora_engine.scheduling.intake import PAGE_PATIENCE_STEPS, PERIOD_S
+from tenora_engine.scheduling.intake import PERIOD_S
 from tenora_engine.scheduling.load_places import MAX_TENANT_PENDING
+from tenora_engine.scheduling.page_shares import PAGE_PATIENCE_STEPS
 from tenora_engine.scheduling.slot_turns import SLOT_PATIENCE_STEPS
 from tenora_engine.step import StepPlan, StepResult
 

@@ -160,7 +160,7 @@ def test_who_needs_nothing_else_waits_for_its_load_alone() -> None:
 
 
 def test_want_of_pages_is_blamed_on_who_holds_them() -> None:
-    # 32 tokens to a page of 4: beta's two hold all eight pages.
+    # Beta's two hold all eight pages of 4 tokens, but not twice what the other needs.
     rig = rig_of(num_pages=8, max_running=8, max_step_tokens=64, max_prefill_chunk=64)
     for number in range(2):
         rig.engine.submit(
@@ -173,7 +173,7 @@ def test_want_of_pages_is_blamed_on_who_holds_them() -> None:
             )
         )
     step(rig)
-    rig.engine.submit(make_request("small", [9] * 12, tenant=make_tenant("acme"), max_tokens=1))
+    rig.engine.submit(make_request("small", [9] * 20, tenant=make_tenant("acme"), max_tokens=1))
     parts = parts_of(drain(rig)["small:0"])
     assert parts.pop(("pages", "beta")) > 0
     assert set(parts) <= {("queue", "beta"), ("start", "")}

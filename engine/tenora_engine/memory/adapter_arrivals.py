@@ -73,7 +73,9 @@ class AdapterArrivals:
         return packed.pages.nbytes > self._at_once_bytes
 
     def is_full(self, tenant_key: str) -> bool:
+        """Whether no more may be in flight for the tenant, beside what is kept for it."""
         own = sum(arrival.tenant_key == tenant_key for arrival in self)
+        own += self._cache.num_kept(tenant_key)
         most = MAX_ARRIVALS // 2 if own else MAX_ARRIVALS
         return own >= MAX_TENANT_ARRIVALS or len(self) >= most
 
@@ -101,7 +103,7 @@ class AdapterArrivals:
             del self.in_flight[copy.copy]
             arrival.adapter.load_ms += copy.seconds * 1000
             self._costs.observe_load(arrival.packed.pages.nbytes, copy.seconds, "host")
-            self._cache.complete(arrival.adapter, arrival.packed)
+            self._cache.complete(arrival.adapter, arrival.packed, arrival.tenant_key)
         return ended
 
     def cancel_unwanted(self, key: Key) -> None:

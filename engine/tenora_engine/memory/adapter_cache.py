@@ -36,6 +36,7 @@ class ResidentAdapter:
     visits: int = 1
     references: int = 0
     pinned: bool = False  # never given up for want of room
+    kept_for: str | None = None  # a tenant: it is not given up before its first sequence starts
     wanted: bool = False  # a waiting sequence needs it
     tier: Residency = "host"  # where it would come from if it were given up
     unpaid_bytes: int = 0  # whoever starts on it first is charged for its load
@@ -44,8 +45,12 @@ class ResidentAdapter:
     @property
     def is_idle(self) -> bool:
         """Whether it may be given up."""
-        return not (self.references or self.pinned)
+        return not (self.references or self.pinned or self.kept_for is not None)
 
+
+KEPT_STEPS = 64
+"""For which an adapter that was copied for a waiting sequence is kept for it: longer than those
+take that come first, and short enough for what cannot start for another reason."""
 
 Key = tuple[str, str]
 """(scope, digest): the scope is a namespace where tenants do not share adapters, else empty."""
@@ -75,6 +80,7 @@ class AdapterCache:
         self._arriving: dict[Key, ResidentAdapter] = {}  # pages and slot reserved, not there yet
         self._free_slots = list(range(config.engine.max_adapters - 1, -1, -1))
         self._wanted: dict[Key, int] = {}
+        self._kept: dict[ResidentAdapter, int] = {}  # and for how many steps more
         self._evictable_pages = 0
         usual: Residency = "host" if config.engine.host_adapter_bytes else "store"
         self._tier_of: Callable[[str], Residency] = lambda _: usual
@@ -88,6 +94,15 @@ class AdapterCache:
     @property
     def has_free_slot(self) -> bool:
         return bool(self._free_slots)
+
+    @property
+    def keeps_any(self) -> bool:
+        """Whether an adapter is kept for who waits for it."""
+        return bool(self._kept)
+
+    def num_kept(self, tenant_key: str) -> int:
+        """Of adapters, for a tenant."""
+        return sum(item.kept_for == tenant_key for item in self._kept)
 
     @property
     def num_residents(self) -> int:
@@ -195,10 +210,29 @@ class AdapterCache:
         self._arriving[scope, packed.digest] = arriving
         return arriving
 
-    def complete(self, arriving: ResidentAdapter, packed: PackedAdapter) -> None:
-        """All of its bytes are in its pages: it is resident from now on."""
+    def complete(self, arriving: ResidentAdapter, packed: PackedAdapter, tenant_key: str) -> None:
+        """All of its bytes are in its pages: it is resident from now on, and kept for the tenant's
+        sequence that waits for it."""
         self._operations.install(packed, arriving.slot, arriving.pages, is_copied=True)
+        if arriving.wanted:
+            arriving.kept_for = tenant_key
+            self._kept[arriving] = KEPT_STEPS
         self._enter(arriving)
+
+    def begin_step(self) -> None:
+        """What has been kept for KEPT_STEPS may be given up. O(kept)."""
+        for item in list(self._kept):
+            self._kept[item] -= 1
+            if not self._kept[item]:
+                self._stop_keeping(item)
+
+    def let_go(self, tenant_key: str | None = None) -> bool:
+        """What is kept for those that wait may be given up: all, or one tenant's. Returns whether
+        there was anything."""
+        some = [item for item in self._kept if tenant_key in (None, item.kept_for)]
+        for item in some:
+            self._stop_keeping(item)
+        return bool(some)
 
     def release_reserved(self, arriving: ResidentAdapter) -> None:
         """Give back the pages and the slot of one that does not come after all."""
@@ -227,6 +261,7 @@ class AdapterCache:
         if resident.is_idle:
             self._withhold(resident)
         resident.references += 1
+        self._stop_keeping(resident)
 
     def release(self, resident: ResidentAdapter, now_s: float) -> None:
         resident.references -= 1
@@ -252,6 +287,7 @@ class AdapterCache:
         if resident.references:
             raise IntegrityError(f"adapter {resident.digest} is in use and cannot be evicted")
         self.pin(resident, False)
+        self._stop_keeping(resident)
         self._withhold(resident)
         del self._residents[resident.scope, resident.digest]
         self.occupancy.drop((resident.scope, resident.digest))
@@ -291,14 +327,25 @@ class AdapterCache:
         key = adapter.scope, adapter.digest
         self._residents[key] = self._arriving.pop(key)
         self.occupancy.hold(key, adapter.digest, len(adapter.pages) * self._config.page_bytes)
-        self._evictable_pages += len(adapter.pages)
-        self._candidates.offer(adapter)
+        if adapter.is_idle:
+            self._evictable_pages += len(adapter.pages)
+            self._candidates.offer(adapter)
+
+    def _stop_keeping(self, resident: ResidentAdapter) -> None:
+        if resident.kept_for is None:
+            return
+        del self._kept[resident]
+        resident.kept_for = None
+        if resident.is_idle:
+            self._yield(resident)
 
     def _mark_wanted(self, key: Key, wanted: bool) -> None:
         item = self._residents.get(key) or self._arriving.get(key)
         if item is None:
             return
         item.wanted = wanted
+        if not wanted:
+            self._stop_keeping(item)
         if key in self._residents and item.is_idle:
             self._candidates.offer(item)
 

@@ -103,12 +103,7 @@ class PageAllocator:
     ) -> bool:
         """Whether there are so many pages, free or by eviction, beside a cached prefix up to `end`
         and an adapter that would be made use of."""
-        held: Counter[Partition[Item]] = Counter()
-        for node in path(end):
-            if not node.references:
-                held[self._partitions.holding(node)] += len(node.pages)
-        if resident is not None and resident.is_idle:
-            held[self._partitions.holding(resident)] += len(resident.pages)
+        held = self.spoken_for(end, resident)
         kv = self._partitions.of(namespace, "kv")
         others = self._partitions.of(namespace, "adapter")
         if kv is others:
@@ -116,6 +111,18 @@ class PageAllocator:
         elif adapter_pages > self._partitions.available(others, adapter_pages, held):
             return False
         return kv_pages <= self._partitions.available(kv, kv_pages, held)
+
+    def spoken_for(
+        self, end: PrefixNode | None, resident: ResidentAdapter | None
+    ) -> Counter[Partition[Item]]:
+        """The evictable pages that who starts with this prefix and adapter makes use of."""
+        held: Counter[Partition[Item]] = Counter()
+        for node in path(end):
+            if not node.references:
+                held[self._partitions.holding(node)] += len(node.pages)
+        if resident is not None and resident.is_idle:
+            held[self._partitions.holding(resident)] += len(resident.pages)
+        return held
 
     def can_have_slot(self, namespace: str) -> bool:
         """Whether a slot for an adapter is free or could be made so."""

@@ -143,10 +143,10 @@ class KVFetches:
         if not waiters:
             self._cancel(fetch)
 
-    def cancel(self) -> bool:
-        """Cancel those in flight, at once; their pages are free then. Returns whether there were
-        any."""
-        doomed = list(self)
+    def cancel(self, tenant_key: str | None = None) -> bool:
+        """Cancel those in flight, all or one tenant's, at once; their pages are free then. Returns
+        whether there were any."""
+        doomed = [fetch for fetch in self if tenant_key in (None, fetch.tenant_key)]
         for fetch in doomed:
             self._cancel(fetch)
         return bool(doomed)

@@ -25,6 +25,7 @@ from tenora_engine.memory.inspection import (
 )
 from tenora_engine.memory.kv_fetches import KVFetches
 from tenora_engine.memory.operations import MemoryOperations
+from tenora_engine.memory.page_claims import PageClaim, held_pages, is_within_min, rank_of
 from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.policies import EvictionPolicy, make_policy
 from tenora_engine.memory.pool import IntegrityError, PagePool
@@ -262,14 +263,43 @@ class MemoryManager:
         lacked = sequence.prefix.lacked
         return lacked > 0 and lacked > self._partitions.available(self._own(sequence), lacked, {})
 
-    def cancel_arrival(self, sequence: Sequence) -> bool:
-        """Cancel an adapter's copy, the one that began last, whose pages could help a running
-        sequence to those it needs; returns whether there was one."""
+    def cancel_coming(self, sequence: Sequence, tenant_key: str | None = None) -> bool:
+        """Cancel fetches, or else the copy of an adapter that began last, or let adapters go that
+        are kept for who waits for them, whose pages could help a running sequence to those it
+        needs: one tenant's, or anybody's. Returns whether there were any."""
+        if self.fetches.cancel(tenant_key):
+            return True
         for arrival in reversed(list(self.arrivals)):
-            if self.adapter_competes(sequence, arrival.adapter):
+            is_its = tenant_key in (None, arrival.tenant_key)
+            if is_its and self.adapter_competes(sequence, arrival.adapter):
                 self.arrivals.cancel(arrival)
                 return True
-        return False
+        return self.adapters.let_go(tenant_key)
+
+    def held_pages(self, sequence: Sequence) -> tuple[float, int]:
+        """Pages that a running sequence holds, of those that it shares a part, and how many others
+        could have if it gave up its own."""
+        has_adapter = sequence.adapter_slot != BASE_SLOT
+        return held_pages(sequence, self.resident(sequence.request) if has_adapter else None)
+
+    def page_rank(self, sequence: Sequence, more: int = 0) -> int:
+        """See `rank_of`: of the partition in which its pages are."""
+        return rank_of(self._own(sequence), more)
+
+    def page_claim(self, sequence: Sequence, packed: PackedAdapter | None) -> PageClaim:
+        """What a waiting sequence lacks to start, its adapter installed first if it is `packed`."""
+        own, end = self._own(sequence), self._match(sequence)
+        pages = self.blocks(len(sequence.token_ids)) - num_blocks(end)
+        namespace = sequence.request.tenant.namespace
+        if packed is not None and own is self._partitions.of(namespace, "adapter"):
+            pages += packed.num_pages
+        spoken_for = self.allocator.spoken_for(end, self.resident(sequence.request))
+        return PageClaim(self._partitions, own, pages, spoken_for)
+
+    def is_guaranteed(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence is within its tenant's minimum even where nothing of it is
+        cached. O(1)."""
+        return is_within_min(self._own(sequence), self.blocks(len(sequence.token_ids)))
 
     def request_fetch(self, sequence: Sequence, *, ahead: bool, busy: bool = False) -> bool:
         """See `KVFetches.request`."""

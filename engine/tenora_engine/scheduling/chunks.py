@@ -336,7 +336,8 @@ class StepDraft:
             self._add_running(self._passed.popleft())
 
     def _add_running(self, sequence: Sequence) -> None:
-        if sequence.state is SequenceState.RUNNING:  # it has not given up its place
+        has_gone_on = sequence.state is SequenceState.RUNNING  # it has not given up its pages
+        if has_gone_on and all(chunk.sequence is not sequence for chunk in self.chunks):
             self.add(sequence)
 
 

@@ -21,8 +21,10 @@ from tenora_engine.scheduling.admission import Feasibility
 from tenora_engine.scheduling.arrival_turns import MAX_COLD_ADAPTERS, ArrivalTurns
 from tenora_engine.scheduling.chunks import StepDraft
 from tenora_engine.scheduling.loads import AdapterLoads
+from tenora_engine.scheduling.page_shares import PAGE_PATIENCE_STEPS, PageShares
 from tenora_engine.scheduling.parked import Need, Parked
 from tenora_engine.scheduling.places import Places
+from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.requests import Requests
 from tenora_engine.scheduling.running import Holder, Running, holder_of
@@ -100,8 +102,11 @@ TAKERS_LIMIT = 16
 """Tenants with less than their share of the places for whom in one step nobody is found to give up
 one."""
 
-PAGE_PATIENCE_STEPS = 64
-"""Steps in which others may pass the first of those that compete for pages and find none."""
+CLAIMS_LIMIT = 4
+"""Sequences for which in one step others' pages are looked for."""
+
+CLAIM_STEPS = 8
+"""Steps after which one for which none were found looks for them again."""
 
 RETRY_STEPS = 16
 """How often one that found too few pages is matched against the prefix cache anew, though there are
@@ -130,6 +135,10 @@ class _Step:
     """By tenant, the first that found none."""
     tries: Counter[Holder] = field(default_factory=Counter)
     """How many of a holder found no pages."""
+    planned: list[ScheduledSequence] = field(default_factory=list)
+    """Prefills that are in the step already."""
+    claims: int = 0
+    """How many have looked for others' pages."""
     short: dict[str, Sequence] = field(default_factory=dict)
     """By tenant, who is not to be passed any more by those that compete with it for pages."""
 
@@ -151,6 +160,7 @@ class Intake:
         queue: WaitingQueue,
         running: Running,
         places: Places,
+        shares: PageShares,
         loads: AdapterLoads,
         waits: Waits,
         memory: MemoryManager,
@@ -160,6 +170,7 @@ class Intake:
         self._queue = queue
         self._running = running
         self._places = places
+        self._shares = shares
         self._loads = loads
         self._waits = waits
         self._memory = memory
@@ -184,11 +195,15 @@ class Intake:
     @property
     def is_due(self) -> bool:
         """Whether the next step may start something, though nothing runs or comes meanwhile."""
-        return self._slots.is_due or self._arrivals.is_due
+        return self._slots.is_due or self._arrivals.is_due or self._memory.adapters.keeps_any
 
     def begin_step(self) -> None:
         """Put back in line what may start in this step, and has been waiting for something else
         than its turn."""
+        if self._memory.adapters.keeps_any:
+            self._memory.adapters.begin_step()
+            if not self._running:  # nobody ends who would make room for whom they are kept for
+                self._memory.adapters.let_go()
         self._slots.begin_step()
         if self._places.are_open:
             self._arrivals.begin_step()
@@ -200,7 +215,7 @@ class Intake:
         but not for long: then it stops all behind it that compete for them, so that it gets
         them."""
         if (draft.room and self._places.are_open) or self._prefetch.is_due(now_s):
-            self._walk(_Step(), draft, now_s)
+            self._walk(_Step(planned=draft.chunks), draft, now_s)
         if self._backlog_s is not None:
             self._feasibility.observe_drain(self._work, now_s - self._backlog_s)
         self._backlog_s = now_s if self._queue.num_in_line else None
@@ -271,6 +286,7 @@ class Intake:
                     break
                 draft.add_before(sequence)
                 has_room, giver = self._places.has_room(sequence), None
+                num_running = len(self._running)
                 may_pass = (self._queue.may_pass(sequence, other) for other in passed.values())
                 if not has_room and all(may_pass):
                     giver = self._places.giver(sequence, draft.planned)
@@ -280,8 +296,8 @@ class Intake:
                     self._queue.pass_by(sequence)
                 elif not self._look_at(sequence, step, draft):
                     break
-                elif giver is not None and sequence.state is SequenceState.RUNNING:
-                    self._requests.give_up_place(giver)
+                elif giver is not None and len(self._running) > num_running:
+                    self._requests.give_up_place(giver)  # none was preempted for its pages
 
     def _look_at(self, sequence: Sequence, step: _Step, draft: StepDraft) -> bool:
         """Start a waiting sequence if it can be; returns whether anything behind it might."""
@@ -289,8 +305,10 @@ class Intake:
             if not sequence.num_unscored:
                 self._queue.pass_by(sequence)
             return True
-        if self._memory.competes_with_any(sequence, step.short.values()):
-            self._waits.short_of_pages(sequence)
+        short = step.short.values()
+        is_behind = self._memory.competes_with_any(sequence, short)
+        if is_behind and not self._shares.may_pass(sequence, short):
+            self._short_of_pages(sequence)
             self._queue.pass_by(sequence)
             return True
         outcome, holder = self._try_start(sequence, step), holder_of(sequence)
@@ -303,13 +321,13 @@ class Intake:
         elif outcome is _Start.SHORT:
             step.short[sequence.request.tenant.key] = sequence
             self._queue.pass_by(sequence)
-            if not self._memory.is_partitioned:
+            if not (self._memory.is_partitioned or self._running.of(holder)):
                 self._waits.stopped_short()
                 return False
         return True
 
     def _try_start(self, sequence: Sequence, step: _Step) -> _Start:
-        if self._still_lacks_pages(sequence):
+        if self._still_lacks_pages(sequence) and not self._may_claim(sequence, step):
             return self._without_pages(sequence, step)
         request = sequence.request
         resident, loaded = self._memory.resident(request), None
@@ -336,30 +354,80 @@ class Intake:
     ) -> _Start:
         """Give a sequence that lacks nothing else its pages; `loaded`: its adapter, if it is to be
         brought to the device."""
+        memory = self._memory
         packed = None if loaded is None else loaded.packed
-        load_ms = 0.0 if loaded is None else loaded.load_ms
-        arrivals = self._memory.arrivals
-        competitors = self._memory.num_competitors(sequence, self._running)
-        most_pages = self._memory.most_kv_pages(sequence.request.tenant)
+        competitors = memory.num_competitors(sequence, self._running)
+        most_pages = memory.most_kv_pages(sequence.request.tenant)
         reserve = min(competitors, most_pages // RESERVE_FRACTION)
-        if packed is not None and arrivals.is_large(packed):
-            if self._memory.try_start_copy(sequence, packed, load_ms, reserve):
-                self._waits.load_changed(packed.digest, is_coming=True)
-                self._queue.park(sequence, Need.ADAPTER)
-                return _Start.BLOCKED
-        elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
-            self._requests.started(sequence, step.is_express)
-            sequence.service.page_waits = 0
-            self._work += sequence.service.work
-            if packed is not None:
-                step.cold_adapters += 1
-                self._slots.wake(packed.digest)
-            return _Start.STARTED
-        if competitors or len(self._memory.fetches) or len(arrivals):
+        outcome = self._take_pages(sequence, resident, loaded, step, reserve)
+        if outcome is None and self._claim(sequence, packed, step):
+            outcome = self._take_pages(sequence, resident, loaded, step, 0)
+        if outcome is not None:
+            return outcome
+        if competitors or len(memory.fetches) or len(memory.arrivals) or memory.adapters.keeps_any:
             return self._without_pages(sequence, step)
         error = self._too_large(sequence, packed, resident)
         self._requests.finish(sequence, "error", error=error, fault="request", param="prompt")
         return _Start.BLOCKED
+
+    def _take_pages(
+        self,
+        sequence: Sequence,
+        resident: ResidentAdapter | None,
+        loaded: LoadResult | None,
+        step: _Step,
+        reserve: int,
+    ) -> _Start | None:
+        """Start a sequence, or the copy of its adapter; None, and nothing changed, unless so many
+        pages are left."""
+        packed = None if loaded is None else loaded.packed
+        load_ms = 0.0 if loaded is None else loaded.load_ms
+        if packed is not None and self._memory.arrivals.is_large(packed):
+            if not self._memory.try_start_copy(sequence, packed, load_ms, reserve):
+                return None
+            self._waits.load_changed(packed.digest, is_coming=True)
+            self._queue.park(sequence, Need.ADAPTER)
+            return _Start.BLOCKED
+        if not self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
+            return None
+        self._requests.started(sequence, step.is_express)
+        sequence.service.page_waits = sequence.service.short_walk = 0
+        self._work += sequence.service.work
+        if packed is not None:
+            step.cold_adapters += 1
+            self._slots.wake(packed.digest)
+        return _Start.STARTED
+
+    def _may_claim(self, sequence: Sequence, step: _Step) -> bool:
+        """Whether one that finds no pages may take others', or what is left for them."""
+        is_due = self._num_walks >= sequence.service.claim_walk and step.claims < CLAIMS_LIMIT
+        if step.is_express or not is_due or not self._queue.lets_pass:
+            return False
+        return self._shares.may_take(sequence, self._waited(sequence))
+
+    def _claim(self, sequence: Sequence, packed: PackedAdapter | None, step: _Step) -> bool:
+        """Preempt others for one that finds no pages, as far as they are beyond their shares;
+        returns whether it may start now."""
+        if not self._may_claim(sequence, step):
+            return False
+        step.claims += 1
+        planned = {chunk.sequence for chunk in step.planned}
+        givers = self._shares.givers(sequence, packed, planned, self._waited(sequence))
+        if givers is None:
+            sequence.service.claim_walk = self._num_walks + CLAIM_STEPS
+            return False
+        for giver in givers:
+            self._requests.preempt(giver)
+        return True
+
+    def _waited(self, sequence: Sequence) -> int:
+        """Steps for which it has found no pages; as if for long, where its adapter has come and is
+        kept for it."""
+        if self._memory.adapters.keeps_any:
+            resident = self._memory.resident(sequence.request)
+            if resident is not None and resident.kept_for == sequence.request.tenant.key:
+                return PAGE_PATIENCE_STEPS
+        return self._num_walks - (sequence.service.short_walk or self._num_walks)
 
     def _still_lacks_pages(self, sequence: Sequence) -> bool:
         """Whether it can be told without trying that a sequence finds no pages. While nothing runs
@@ -371,7 +439,7 @@ class Intake:
     def _without_pages(self, sequence: Sequence, step: _Step) -> _Start:
         """What waits for more memory than there is would leave it unused until all of it is free:
         smaller ones pass meanwhile."""
-        self._waits.short_of_pages(sequence)
+        self._short_of_pages(sequence)
         if not self._queue.lets_pass:
             return _Start.SHORT
         is_first = not self._memory.competes_with_any(sequence, step.without_pages.values())
@@ -379,6 +447,10 @@ class Intake:
         sequence.service.page_waits += is_first
         is_patient = sequence.service.page_waits <= PAGE_PATIENCE_STEPS
         return _Start.NO_PAGES if is_patient else _Start.SHORT
+
+    def _short_of_pages(self, sequence: Sequence) -> None:
+        self._waits.short_of_pages(sequence)
+        sequence.service.short_walk = sequence.service.short_walk or self._num_walks
 
     def _loaded(self, sequence: Sequence, adapter: AdapterRef, step: _Step) -> LoadResult | None:
         """The adapter, if it can be installed or begin to be copied in this step; else it is on its

@@ -17,7 +17,7 @@ from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.admission import Gate
 from tenora_engine.scheduling.beams import Beams
 from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, PrefillTimes, StepDraft
-from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS, service_class
+from tenora_engine.scheduling.class_queue import service_class
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.forecast import load_of
@@ -26,6 +26,7 @@ from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Charges, meter_first_token
 from tenora_engine.scheduling.own_layers import OwnLayers
+from tenora_engine.scheduling.page_shares import PageShares
 from tenora_engine.scheduling.pins import Pins
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
@@ -96,8 +97,9 @@ class Scheduler:
         )
         self._beams = Beams(config, memory, self.requests, running, clock)
         self._places = places = Places(config, queue, running, standings)
+        self._page_shares = shares = PageShares(memory, running, standings)
         self._intake = Intake(
-            self.requests, queue, running, places, loads, waits, memory, gate.feasibility
+            self.requests, queue, running, places, shares, loads, waits, memory, gate.feasibility
         )
         self._chunks = ChunkSizer(
             costs, max_step_tokens=engine.max_step_tokens, is_cuda=engine.device == "cuda"
@@ -194,6 +196,7 @@ class Scheduler:
         self._places.limit(*self._chunks.most_rows(self.running.promised_tpots, now_s))
         for sequence in self._places.take_back():
             self.requests.give_up_place(sequence)
+        self._page_shares.begin_step()
         self._grow()
         self._intake.begin_step()
         draft = self._plan_running(now_s)
@@ -330,14 +333,20 @@ class Scheduler:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
             ):
-                # What runs comes before what is to run.
-                if self._memory.fetches.cancel() or self._memory.cancel_arrival(sequence):
-                    continue
-                competitors = self._memory.competitors(sequence, self.running)
-                if len(competitors) == 1:  # it has all there is for it
-                    self.requests.finish(sequence, "length")
-                else:
-                    self.requests.preempt(min(competitors, key=_loss))
+                self._make_way(sequence)
+
+    def _make_way(self, sequence: Sequence) -> None:
+        """What takes pages that a running sequence lacks gives some of them up. Of one tenant what
+        runs comes before what is to run."""
+        memory, tenant_key = self._memory, sequence.request.tenant.key
+        if memory.cancel_coming(sequence, tenant_key):
+            return
+        victim = self._page_shares.victim(sequence)
+        if victim is None:
+            if not memory.cancel_coming(sequence):  # it has all there is for it
+                self.requests.finish(sequence, "length")
+        elif not memory.cancel_coming(sequence, victim.request.tenant.key):
+            self.requests.preempt(victim)
 
     def _fail_weights(
         self, sequence: Sequence, what: str = "logits that are no numbers (NaN or infinite)"
@@ -459,14 +468,3 @@ def _kept(sequence: Sequence, token_ids: list[int]) -> tuple[list[int], bool]:
         if guide is not None and not guide.advance(token_id):
             return token_ids[: place + 1], False
     return token_ids, True
-
-
-def _loss(sequence: Sequence) -> tuple[float, int, float, int]:
-    """What preempting a sequence costs; the least goes first: of the lowest class the one with the
-    least to compute again, then the one with the slackest deadline, then the latest."""
-    return (
-        CLASS_WEIGHTS[sequence.service.class_name],
-        sequence.num_computed,
-        -sequence.service.tpot_s,
-        -sequence.number,
-    )
