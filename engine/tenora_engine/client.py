@@ -75,8 +75,11 @@ class EngineClient(Protocol):
         output_tokens: int | None = None,
     ) -> None:
         """End one sequence (or all) within one step. `reason="stop"` is a stop string met in the
-        text: the sequence finishes as "stop", metered at `output_tokens`. "invalid": what it is a
-        part of cannot be answered; it ends in an error, and nothing of it is metered."""
+        text: the sequence finishes as "stop", metered at `output_tokens`; also where it had ended
+        by itself, if its request `ends_by_text`. Of such a request the client says the same without
+        a number, and without an index, when it has read the last FinishEvent: the text of the
+        others ended where they did. "invalid": what it is a part of cannot be answered; it ends in
+        an error, and nothing of it is metered."""
         ...
 
     async def forget_adapter(

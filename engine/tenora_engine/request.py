@@ -137,3 +137,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Names the body of which it is one of `parts`; they are charged together, or not at all.
     Whoever does not send all of them, or has one refused, aborts the others."""
     parts: int = 1
+    ends_by_text: bool = False
+    """A stop string in the text may end its sequences. What one of them is charged that ended by
+    itself is settled when the client has said where the text ended: `EngineClient.abort` with
+    reason "stop"."""

@@ -77,10 +77,9 @@ class FaultyEngine(FakeEngine):
             else:
                 yield event
 
-    def _meter(self, *arguments: Any) -> UsageRecord:
-        record = super()._meter(*arguments)
+    def _bill(self, record: UsageRecord) -> None:
         self.metered.append(record)
-        return record
+        super()._bill(record)
 
 
 @dataclass

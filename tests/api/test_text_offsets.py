@@ -26,6 +26,7 @@ from tenora_engine.text.processor import TextProcessor
 from tenora_platform.inference.generation import Piece, Run
 from tenora_platform.inference.logprobs import TextScores
 from tenora_platform.inference.parameters import Generation
+from usage_records import usage_record
 
 BYTES = st.lists(
     st.sampled_from(["a", "bc", "é", "水", "👩‍🚀", "🙂", " ", "STOP", "ST"]).map(str.encode)
@@ -55,7 +56,7 @@ class Answer:
         for begin, end in pairwise(self._cuts):
             ids = list(range(begin, end))
             yield TokenEvent(request.request_id, 0, ids, [TokenLogprob(n, -1.0, []) for n in ids])
-        usage: Any = SimpleNamespace(tier=request.tenant.tier)
+        usage = usage_record("r:0", "t", tier=request.tenant.tier)
         yield FinishEvent(request.request_id, 0, "length", usage)
 
     async def abort(self, *args: Any, **more: Any) -> None: ...

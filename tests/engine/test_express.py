@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from engine_fakes import ExecutedPlan, Rig, make_config, make_ref, make_request, make_tenant, run
@@ -16,6 +17,7 @@ from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.express import MAX_STEPS
 from tenora_engine.step import StepResult
+from tenora_engine.transport.outbox import usage_of
 
 CONFIG = make_config(
     num_pages=512,
@@ -142,6 +144,20 @@ def test_a_paused_step_comes_to_its_end_however_many_arrive() -> None:
         i.sequence.request.request_id for p in express for i in p.scheduled
     }
     assert begun >= {arrival.request_id for arrival in arrivals}
+
+
+def test_a_paused_step_does_not_go_on_for_what_has_ended() -> None:
+    """It was paused for somebody else; to be told where a text ended changes nothing of it."""
+    rig = noisy_rig()
+    rig.engine.submit(msgspec.structs.replace(request("e", "ended", 4, 1), ends_by_text=True))
+    events: list[Event] = []
+    while rig.engine._requests.flights.get("e"):
+        events += rig.engine.step()
+    assert "e" in finished(events)
+    pause(rig, request("q", "quiet"))
+    rig.engine.abort("e", 0, "stop", 0)
+    assert rig.engine._preempted is not None
+    assert [record.event_id for record in usage_of(run(rig))].count("e:0") == 1
 
 
 def test_an_abort_of_what_a_paused_step_computes_waits_for_its_end() -> None:

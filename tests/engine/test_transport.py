@@ -166,6 +166,19 @@ async def test_a_stop_string_ends_one_sequence(client: EngineClient) -> None:
     assert last.reason == "abort"
 
 
+async def test_where_a_text_ended_is_told_after_the_sequence_has(client: EngineClient) -> None:
+    await drained(client)
+    await everything(client, request("told", max_tokens=6, n=2, ends_by_text=True))
+    await client.abort("told", 1, "stop", output_tokens=2)
+    await client.abort("told", reason="stop")
+    usage = await drained(client)
+    assert sorted((u.event_id, u.output_tokens, u.finish_reason) for u in usage) == [
+        ("told:0", 6, "length"),
+        ("told:1", 2, "stop"),
+    ]
+    assert (await everything(client, request("told"))) != []  # the id is free again
+
+
 async def test_usage_is_given_until_acknowledged(client: EngineClient) -> None:
     await drained(client)
     waiting = asyncio.create_task(take_usage(client))

@@ -110,6 +110,7 @@ class FakeEngine:
         self.keeps_usage = False  # and gives it to nobody
         self._filled = asyncio.Event()
         self._stops: dict[tuple[str, int], tuple[AbortReason, int | None]] = {}
+        self._unsure: dict[tuple[str, int], UsageRecord] = {}  # until their texts' ends are known
 
     async def start(self) -> None:
         if self.start_error is not None:
@@ -176,7 +177,10 @@ class FakeEngine:
             made = at if at is not None else made
         usage = self._meter(request, index, made, reason)
         stop_token = 1 if reason == "stop" and key not in self._stops else None
-        yield FinishEvent(request.request_id, index, reason, usage, stop_token_id=stop_token)
+        settled = list[UsageRecord]() if key in self._unsure else None
+        yield FinishEvent(
+            request.request_id, index, reason, usage, stop_token_id=stop_token, settled=settled
+        )
 
     def _of_prompt(self, request: GenerationRequest) -> TokenEvent | None:
         """Logprobs of -1, and an embedding of 3 and its length."""
@@ -218,10 +222,17 @@ class FakeEngine:
             accepted_draft_tokens=3 if request.prediction_token_ids else 0,
             rejected_draft_tokens=2 if request.prediction_token_ids else 0,
         )
+        key = request.request_id, index
+        if request.ends_by_text and reason != "abort" and key not in self._stops:
+            self._unsure[key] = record
+        else:
+            self._bill(record)
+        return record
+
+    def _bill(self, record: UsageRecord) -> None:
         self.outbox.append(record)
         self.totals.add(0, [record])
         self._filled.set()
-        return record
 
     async def abort(
         self,
@@ -234,6 +245,9 @@ class FakeEngine:
         indexes = [index] if index is not None else list(range(128))
         for each in indexes:
             self._stops[request_id, each] = (reason, output_tokens)
+            if (unsure := self._unsure.pop((request_id, each), None)) is not None:
+                is_stop = reason == "stop" and output_tokens is not None
+                self._bill(unsure.ended_by_text(output_tokens or 0) if is_stop else unsure)
 
     async def forget_adapter(
         self, namespace: str, digest: str, *, device_only: bool = False

@@ -30,10 +30,12 @@ from tenora_engine.events import (
     PoolStats,
     RefusedEvent,
     Residency,
+    SettledEvent,
     TokenEvent,
     UsageRecord,
 )
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.scheduling.bills import Bill, Bills
 from tenora_engine.transport import wire
 
 if TYPE_CHECKING:  # it brings torch
@@ -43,7 +45,11 @@ TOO_LONG, EXITS, RAISES, LATE = 901, 902, 903, 904  # first prompt tokens with a
 
 
 def request(
-    request_id: str, first_token: int = 1, max_tokens: int = 3, n: int = 1
+    request_id: str,
+    first_token: int = 1,
+    max_tokens: int = 3,
+    n: int = 1,
+    ends_by_text: bool = False,
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=request_id,
@@ -51,6 +57,7 @@ def request(
         prompt_token_ids=[first_token, 2],
         sampling=SamplingParams(max_tokens=max_tokens, n=n),
         context={"adapter": "a"},
+        ends_by_text=ends_by_text,
     )
 
 
@@ -79,7 +86,8 @@ def usage_record(
 
 
 class FakeStepEngine:
-    """One token a step for every sequence: 100, 101, 102, ..."""
+    """One token a step for every sequence: 100, 101, 102, ... What is billed is settled as the real
+    one does it."""
 
     def __init__(self, config: EngineConfig) -> None:
         model = ModelInfo(
@@ -109,6 +117,8 @@ class FakeStepEngine:
         self.on_wake: Callable[[], None] | None = None
         self._outputs: dict[tuple[str, int], int] = {}
         self._requests: dict[str, GenerationRequest] = {}
+        self._bills = Bills(time.monotonic)
+        self._bill_of: dict[str, Bill] = {}
         self._ended: list[Event] = []
         self._forgotten = 0
 
@@ -116,6 +126,7 @@ class FakeStepEngine:
         if request.prompt_token_ids[0] == TOO_LONG:
             raise ContextLengthError("2000 tokens do not fit 512", "messages")
         self._requests[request.request_id] = request
+        self._bill_of[request.request_id] = self._bills.open(request)
         for index in range(request.sampling.n):
             self._outputs[request.request_id, index] = 0
 
@@ -126,18 +137,35 @@ class FakeStepEngine:
         reason: AbortReason = "client_gone",
         output_tokens: int | None = None,
     ) -> None:
+        if index is None and reason != "stop":
+            settled = self._bills.abort(request_id, is_free=reason == "invalid")
+        else:
+            settled = self._bills.confirm(request_id, index, output_tokens)
+        if settled:
+            self._ended.append(SettledEvent(request_id, settled))
         for key in [k for k in self._outputs if k[0] == request_id and index in (None, k[1])]:
             tokens = self._outputs[key] if output_tokens is None else output_tokens
-            self._end(key, "stop" if reason == "stop" else "abort", tokens)
+            self._end(key, "stop" if reason == "stop" else "abort", tokens, is_sure=True)
 
-    def _end(self, key: tuple[str, int], reason: FinishReason, output_tokens: int) -> None:
+    def _end(
+        self,
+        key: tuple[str, int],
+        reason: FinishReason,
+        output_tokens: int,
+        *,
+        is_sure: bool = False,
+    ) -> None:
         del self._outputs[key]
         usage = usage_record(*key, output_tokens=output_tokens, reason=reason)
-        self._ended.append(FinishEvent(*key, reason=reason, usage=usage))
+        event, request = FinishEvent(*key, reason=reason, usage=usage), self._requests[key[0]]
+        left = sum(request_id == key[0] for request_id, _ in self._outputs)
+        bill = self._bill_of[key[0]]
+        self._ended.append(self._bills.add(request, bill, event, left, is_sure=is_sure))
 
     def abandon(self, failure: BaseException | None) -> list[Event]:
         for key in list(self._outputs):
             self._end(key, "abort" if failure is None else "error", self._outputs[key])
+        self._ended += [SettledEvent(u[0].request_id, u) for u in self._bills.close() if u]
         events, self._ended = self._ended, []
         return events
 

@@ -12,7 +12,6 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Fault, FinishEvent, FinishReason, Residency, UsageRecord
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import AdapterRef
-from tenora_engine.scheduling.bills import freed
 from tenora_engine.sequence import Flight, Sequence
 
 DECODE_COST = 2.0
@@ -130,6 +129,7 @@ def usage_record(
     here, that is on sequence 0 of a request of which anything ran. Its times are in unix time,
     `to_unix_s` after the engine's, at the same distances."""
     request, first_token_s = sequence.request, sequence.usage.first_token_s
+    accepted = 0 if sequence.drafting is None else sequence.drafting.accepted
     started_s = sequence.usage.admitted_s if sequence.usage.admitted_s is not None else now_s
     return UsageRecord(
         event_id=f"{request.request_id}:{sequence.index}",
@@ -152,7 +152,7 @@ def usage_record(
         preemptions=sequence.usage.preemptions,
         cold_load=sequence.usage.cold_load,
         waits=sequence.waits.parts or [],
-        accepted_draft_tokens=0 if sequence.drafting is None else sequence.drafting.accepted,
+        accepted_draft_tokens=min(accepted, output_tokens),
         rejected_draft_tokens=0 if sequence.drafting is None else sequence.drafting.rejected,
     )
 
@@ -166,7 +166,7 @@ FINISH_OF: dict[AbortReason, FinishReason] = {
 
 class Ending(NamedTuple):
     """How a sequence ends; it is metered at `output_tokens` if given, never at more than were
-    generated. `fault` and `param`: see `FinishEvent`."""
+    generated. `fault` and `param`: see `FinishEvent`. `is_told`: its client has ended it."""
 
     reason: FinishReason
     output_tokens: int | None = None
@@ -174,6 +174,7 @@ class Ending(NamedTuple):
     stop_token_id: int | None = None
     fault: Fault = "engine"
     param: str | None = None
+    is_told: bool = False
 
 
 def finish_event(
@@ -182,11 +183,13 @@ def finish_event(
     """The last event of a sequence of `flight`. The prompt is metered on sequence 0, unless the
     request ends without having run at all. Of an error nothing is that brought nothing, or that is
     no fault of the engine's: what could not be answered is not charged, and its bill (`bills`) says
-    the same of the sequences that ended before."""
+    the same of the sequences that ended before. That alone says it where the text may have been
+    complete before the fault."""
     generated, asked = sequence.num_generated, ending.output_tokens
     metered = generated if asked is None else max(min(asked, generated), 0)
     ran = flight.ran or len(flight.sequences) > 1
-    is_free = ending.reason == "error" and (ending.fault != "engine" or not generated)
+    is_faulted = ending.fault != "engine" and not flight.request.ends_by_text
+    is_free = ending.reason == "error" and (is_faulted or not generated)
     usage = usage_record(
         sequence,
         ending.reason,
@@ -199,7 +202,7 @@ def finish_event(
         request_id=sequence.request.request_id,
         index=sequence.index,
         reason=ending.reason,
-        usage=freed(usage) if is_free else usage,
+        usage=usage.freed() if is_free else usage,
         error=ending.error,
         stop_token_id=ending.stop_token_id,
         fault=ending.fault,

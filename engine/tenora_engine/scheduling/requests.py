@@ -96,7 +96,7 @@ class Requests:
         self._telemetry = telemetry
         self._clock = clock
         self.flights: dict[str, Flight] = {}
-        self._bills = Bills()
+        self._bills = Bills(clock)
         self._tenants: Counter[str] = Counter()  # requests in flight
         self.bytes = RequestBytes(config.engine.max_request_bytes)
         self._num_sequences = 0
@@ -123,6 +123,11 @@ class Requests:
         """See `Deadlines.next_s`."""
         return self._deadlines.next_s
 
+    @property
+    def next_settlement_s(self) -> float:
+        """See `Bills.next_s`."""
+        return self._bills.next_s
+
     def has_room(self, request: GenerationRequest) -> bool:
         """Whether its bytes would be admitted now. From any thread, O(1)."""
         return self.bytes.has_room(request)
@@ -135,7 +140,7 @@ class Requests:
         self.changes += 1
         key, held = request.tenant.key, self.held.by_tenant
         meter = self._telemetry.meter(service_class(request.tenant.tier), key)
-        if request.request_id in self.flights:
+        if request.request_id in self.flights or request.request_id in self._bills:
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
@@ -192,15 +197,24 @@ class Requests:
         output_tokens: int | None,
     ) -> None:
         """See `Engine.abort`."""
-        if index is None:
+        if index is None and reason != "stop":
             self._settled(self._bills.abort(request_id, is_free=reason == "invalid"))
+        else:
+            text_ends = output_tokens if reason == "stop" else None
+            self._settled(self._bills.confirm(request_id, index, text_ends))
         flight = self.flights.get(request_id)
         if flight is None:
             return
         fault: Fault = "request" if reason == "invalid" else "engine"
         for sequence in reversed(flight.sequences.copy()):
             if index in (None, sequence.index) and sequence.state is not SequenceState.FINISHED:
-                self.finish(sequence, FINISH_OF[reason], output_tokens=output_tokens, fault=fault)
+                self.finish(
+                    sequence,
+                    FINISH_OF[reason],
+                    output_tokens=output_tokens,
+                    fault=fault,
+                    is_told=True,
+                )
 
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """See `Engine.forget_adapter`."""
@@ -289,6 +303,11 @@ class Requests:
             elif self.flights[sequence.request.request_id].is_whole:
                 self._refuse(sequence)
 
+    def settle_late(self) -> None:
+        """What has waited too long to be told where its text ended is billed as it ended."""
+        for usage in self._bills.settle_late():
+            self._settled(usage)
+
     def _relegate(self, sequence: Sequence) -> None:
         """A waiting sequence that has missed its deadline goes to the lowest class."""
         self.changes += 1
@@ -307,11 +326,12 @@ class Requests:
         stop_token_id: int | None = None,
         fault: Fault = "engine",
         param: str | None = None,
+        is_told: bool = False,
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event. A beam
         search ends as a whole, and so does a request at `fault`: it has no answer."""
         flight = self.flights[sequence.request.request_id]
-        ending = Ending(reason, output_tokens, error, stop_token_id, fault, param)
+        ending = Ending(reason, output_tokens, error, stop_token_id, fault, param, is_told)
         is_whole = sequence.beams is not None or fault != "engine"
         ends = flight.sequences.copy() if is_whole else [sequence]
         for each in reversed(ends):
@@ -355,10 +375,11 @@ class Requests:
     ) -> FinishEvent:
         """Of a sequence that has not left its flight."""
         event = finish_event(flight, sequence, ending, now_s, to_unix_s)
-        return self._bills.add(flight.request, flight.bill, event, len(flight.sequences) - 1)
+        left = len(flight.sequences) - 1
+        return self._bills.add(flight.request, flight.bill, event, left, is_sure=ending.is_told)
 
     def _settled(self, usage: list[UsageRecord]) -> None:
-        """Of a body of which the last part has left without an event of its own."""
+        """Of a request or body of which no event of a sequence can tell it."""
         if usage:
             self.events.append(SettledEvent(usage[0].request_id, usage))
 

@@ -121,6 +121,8 @@ class Scheduler:
             return True
         if self._fetches_ended != self._memory.fetches.num_ended or self._memory.operations:
             return True
+        if self.requests.next_settlement_s < self._clock():
+            return True
         if self._stalled:
             return self.requests.next_deadline_s < self._clock()
         return bool(len(self.queue))
@@ -128,7 +130,8 @@ class Scheduler:
     @property
     def idle_s(self) -> float | None:
         """See `Engine.idle_s`."""
-        seconds = self.requests.next_deadline_s - self._clock()
+        next_s = min(self.requests.next_deadline_s, self.requests.next_settlement_s)
+        seconds = next_s - self._clock()
         return None if seconds == math.inf else min(max(seconds, 0.0), IDLE_S_MAX)
 
     def counters(self) -> dict[str, float]:
@@ -187,6 +190,7 @@ class Scheduler:
         self._fetches_ended = self._memory.fetches.num_ended
         now_s = self._clock()
         self.requests.give_up_late(now_s)
+        self.requests.settle_late()
         if self._express is not None:
             express = self._express.plan(preempted, now_s)
             if express or preempted is not None:

@@ -62,18 +62,19 @@ class _Sequence:
         self._offsets: list[int] = []  # of `_token_ids`, where wanted
         self._length = 0  # of the text that is in pieces
         self._held = ""
-        self._consumed = 0
+        self.consumed = 0  # tokens, up to where a stop string was met
         self.stopped_at: int | None = None  # tokens, when a stop string was met
         self._matched: str | None = None  # that stop string
         self._stop_token_id: int | None = None
+        self.is_told = False  # the engine, of that
 
     def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()) -> str:
         """Text that may be shown now; empty after a stop string."""
         if self.stopped_at is not None:
             return ""
         delta = self._detokenizer.push(token_ids)
-        new = delta.consumed_tokens - self._consumed
-        self._consumed = delta.consumed_tokens
+        new = delta.consumed_tokens - self.consumed
+        self.consumed = delta.consumed_tokens
         self._token_ids += token_ids[:new]
         self._logprobs += logprobs[:new]
         self._offsets += delta.offsets
@@ -92,8 +93,10 @@ class _Sequence:
         elif stop_token_id is not None:
             self._token_ids.append(stop_token_id)
         delta = self._detokenizer.flush()  # nothing, if the push has met a stop string
-        if delta.stopped is not None:
-            self.stopped_at, self._matched = delta.consumed_tokens, delta.stopped
+        if delta.stopped is not None and self.stopped_at is None:
+            is_behind = stop_token_id is not None and not self._include_stop
+            self._matched = delta.stopped
+            self.stopped_at = delta.consumed_tokens + is_behind  # met since it has ended
         return text + delta.text
 
     @property
@@ -132,9 +135,8 @@ class _Sequence:
 
 
 class Run:
-    """One engine request. `pieces` is iterated once; `usage` has the records that are billed, those
-    of all prompts of a body with the last that ended, and `tokens_seen` counts what came whether or
-    not it ended."""
+    """One engine request. `pieces` is iterated once; `tokens_seen` counts what came of the answer
+    whether or not it ended."""
 
     def __init__(
         self,
@@ -145,9 +147,9 @@ class Run:
         first_choice: int = 0,
         chunk_tokens: int = 0,  # of each piece of a choice but the last; 0: what an event has
     ) -> None:
-        self.request = request
+        self.request = msgspec.structs.replace(request, ends_by_text=bool(generation.stop))
         self._made_s = time.monotonic()  # from then on it is the platform that it waits for
-        self.usage: list[UsageRecord] = []
+        self._billed: list[UsageRecord] = []  # by the engine's word
         self._taken: list[UsageRecord] = []  # what the sequences took that have ended
         self.tokens_seen = 0
         self.prompt_logprobs: list[TokenLogprob] = []  # from the prompt's second token on
@@ -156,6 +158,7 @@ class Run:
         self.tier = request.tenant.tier  # that serves it, as far as it is known
         self._ended_by: ApiError | None = None
         self._is_faulted = False  # by the engine's word: the request is, or the weights
+        self._is_free = False  # or what it is part of cannot be answered
         self._client = client
         self._first_choice = first_choice
         self._chunk_tokens = chunk_tokens
@@ -178,6 +181,18 @@ class Run:
         """In another tier than was meant when it was made; before `pieces`."""
         self.request = msgspec.structs.replace(self.request, tenant=tenant)
         self.tier = tenant.tier
+
+    @property
+    def usage(self) -> list[UsageRecord]:
+        """The records that are billed. Those of all prompts of a body are with the last that ended;
+        where stop strings may end them each has its own, as the engine bills them once it knows
+        what it has been told: that is not waited for."""
+        if not self.request.ends_by_text:
+            return self._billed
+        if len(self._taken) < len(self._sequences):
+            return []
+        is_free = self._is_faulted or self._is_free
+        return [record.freed() for record in self._taken] if is_free else self._taken
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Raises what `EngineClient.submit` raises before the first piece, and ApiError when a
@@ -213,7 +228,7 @@ class Run:
             async with asyncio.timeout(LAST_WORDS_S):
                 async for event in events:
                     if isinstance(event, FinishEvent):
-                        self._note_end(event)
+                        self._note_end(event, self._sequences[event.index])
                     else:
                         self.tokens_seen += len(event.token_ids)
 
@@ -221,32 +236,50 @@ class Run:
         sequence = self._sequences[event.index]
         choice = self._first_choice + event.index
         if isinstance(event, FinishEvent):
-            self._note_end(event)
+            text = sequence.finish(event.stop_token_id)
+            self._note_end(event, sequence)
+            await self._tell_stop(event.index, sequence)
+            await self._tell_ends()
             self._note_tier(event.usage.tier)
             if self._ended_by is not None and event.reason in ("abort", "error"):
                 raise self._ended_by
-            reason = _finish_reason(event, sequence)
-            return [sequence.piece(choice, sequence.finish(event.stop_token_id), reason)]
+            return [sequence.piece(choice, text, _finish_reason(event, sequence))]
         if event.tier is not None:
             self._note_tier(event.tier)
         self.prompt_logprobs += event.prompt_logprobs or ()
         self.embedding = event.embedding or self.embedding
-        was_stopped = sequence.stopped_at is not None
-        self.tokens_seen += len(event.token_ids)
+        before = sequence.consumed
         pieces = self._shown(event, sequence, choice)
-        if sequence.stopped_at is not None and not was_stopped:
+        self.tokens_seen += sequence.consumed - before
+        await self._tell_stop(event.index, sequence)
+        return pieces
+
+    def _note_end(self, event: FinishEvent, sequence: _Sequence) -> None:
+        """What it took; up to its stop string, which may have ended it before the engine did."""
+        usage, at = event.usage, sequence.stopped_at
+        self._taken.append(usage if at is None else usage.ended_by_text(at))
+        self._billed += event.billed
+        is_fault = event.reason == "error" and event.fault != "engine"
+        self._is_faulted |= is_fault and at is None
+
+    async def _tell_stop(self, index: int, sequence: _Sequence) -> None:
+        """The engine is told once where a stop string was met, if one was, whether or not the
+        sequence still runs."""
+        if sequence.stopped_at is not None and not sequence.is_told:
+            sequence.is_told = True
             await self._client.abort(
                 self.request.request_id,
-                event.index,
+                index,
                 reason="stop",
                 output_tokens=sequence.stopped_at,
             )
-        return pieces
 
-    def _note_end(self, event: FinishEvent) -> None:
-        self._taken.append(event.usage)
-        self.usage += event.billed
-        self._is_faulted |= event.reason == "error" and event.fault != "engine"
+    async def _tell_ends(self) -> None:
+        """When all have ended the engine is told that no other stop string was met."""
+        if not self.request.ends_by_text or len(self._taken) < len(self._sequences):
+            return
+        if any(sequence.stopped_at is None for sequence in self._sequences):
+            await self._client.abort(self.request.request_id, reason="stop")
 
     def _shown(self, event: TokenEvent, sequence: _Sequence, choice: int) -> list[Piece]:
         """What of the event's tokens goes out now."""
@@ -273,6 +306,7 @@ class Run:
         if not self.begun:  # and never will
             return
         is_invalid = isinstance(error, BadRequestError)
+        self._is_free = is_invalid or isinstance(error, SickWeightsError)
         reason: AbortReason = "invalid" if is_invalid else "client_gone"
         await self._client.abort(self.request.request_id, reason=reason)
 
@@ -294,6 +328,8 @@ class Run:
 
 
 def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "length"]:
+    if sequence.stopped_at is not None:  # whatever the engine met behind it
+        return "stop"
     if event.reason == "error" and event.fault == "request":
         raise from_engine(InvalidRequestError(event.error or "", event.param))
     if event.reason == "error" and event.fault == "weights":
@@ -301,7 +337,7 @@ def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "
         raise SickWeightsError(f"No token could be chosen: {event.error}.", code=code)
     if event.reason == "error":
         raise ApiError(f"The engine failed on this request: {event.error}", code="engine_error")
-    if sequence.stopped_at is not None or event.reason == "stop":
+    if event.reason == "stop":
         return "stop"
     if event.reason == "abort":
         raise UnavailableError(
