@@ -112,7 +112,10 @@ class FakeStepEngine:
         self._ended: list[Event] = []
         self._forgotten = 0
 
-    def submit(self, request: GenerationRequest) -> None:
+    def prepare(self, request: GenerationRequest) -> None:
+        """Nothing: any prompt is taken as it is."""
+
+    def submit(self, request: GenerationRequest, prepared: None = None) -> None:
         if request.prompt_token_ids[0] == TOO_LONG:
             raise ContextLengthError("2000 tokens do not fit 512", "messages")
         self._requests[request.request_id] = request
