@@ -321,7 +321,7 @@ class ClassQueue:
             number = int(line.counter // self._quantum)
             if number != line.round:
                 line.round = number
-                self.place(line)
+                self.place_by_next(line)
 
     def exceeds_share(self, tenant_key: str) -> bool:
         """Whether the tenant has a backlog and is behind nobody."""

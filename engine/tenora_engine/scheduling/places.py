@@ -75,9 +75,6 @@ class Places:
         self._has_newcomers = False  # holders that wait and have no place
         self._beyond: list[tuple[float, int, Holder]] = []
         """Who is furthest beyond its share, by how much, and how many it holds."""
-        self._takers: Bools = np.zeros(0, np.bool_)
-        """Rows of those that wait for a place which another could give up, and of those that
-        perhaps do (`_givers`)."""
 
     @property
     def are_full(self) -> bool:
@@ -132,10 +129,10 @@ class Places:
         is room for them, and those for whom a `giver` is worth looking for."""
         self._refresh()
         standings = self._standings
-        takers = self._takers
+        takers = self._could_take(standings.running - self._shares)
         if self._has_newcomers:
             takers = takers | (standings.waiting > 0) & (standings.running == 0)
-        return [standings.holder(row) for row in np.flatnonzero(takers).tolist()]
+        return [standings.holder(row) for row in takers.nonzero()[0].tolist()]
 
     def can_lend(self, sequence: Sequence) -> bool:
         """Whether a sequence that waits may start in an express step though the places are taken:
@@ -213,8 +210,8 @@ class Places:
             self._demand, self._weights = demand, weights.copy()
             self._shares = fair_shares(self.capacity, demand, weights, standings.classes)
         excess = standings.running - self._shares
-        beyond = np.flatnonzero(excess > 0)
-        furthest = beyond[np.argsort(-excess[beyond], kind="stable")[:GIVERS_LIMIT]]
+        beyond = (excess > 0).nonzero()[0]
+        furthest = beyond[(-excess[beyond]).argsort(kind="stable")[:GIVERS_LIMIT]]
         counts = excess[furthest].tolist(), standings.running[furthest].tolist()
         holders = map(standings.holder, furthest.tolist())
         self._beyond = list(zip(*counts, holders, strict=True))
@@ -224,26 +221,31 @@ class Places:
             self._has_newcomers = bool(((standings.waiting > 0) & (standings.running == 0)).any())
 
     def _is_contested(self, excess: Float64s) -> bool:
-        """Finds the `_takers`, too: of those that perhaps could, few are looked at one by one."""
+        """Whether anybody is sure to find a giver, or does: few are looked at one by one."""
+        if not self._beyond:
+            return False
+        between = self._beyond[0][0] - excess
+        if ((between > 2) & (excess < 0) & (self._standings.waiting > 0)).any():
+            return True
+        takers = map(self._standings.holder, self._could_take(excess).nonzero()[0].tolist())
+        return any(next(self._givers(taker), None) for taker in takers)
+
+    def _could_take(self, excess: Float64s) -> Bools:  # [num_rows]
+        """Those that wait for a place which another could give up, and some that perhaps do."""
         standings = self._standings
         if not self._beyond:
-            self._takers = np.zeros(len(excess), np.bool_)
-            return False
-        waits = (standings.waiting > 0) & (excess < 0)
+            return np.zeros(len(excess), np.bool_)
         most = max(held for _, held, _ in self._beyond)
         between = self._beyond[0][0] - excess
-        sure = waits & (between > 2)
         has_none = standings.running == 0
         has_many = most > 2 * (standings.running + 1)
         is_due = has_none & (self._shares >= 1)
         lightest = min(CLASS_WEIGHTS[holder[0]] for _, _, holder in self._beyond)
         is_heavier = class_weights(standings.classes) > lightest
         could = (between > 1) & (is_due | has_many | is_heavier) | has_none & has_many
-        self._takers = sure | waits & could
-        if sure.any():
-            return True
-        takers = map(standings.holder, np.flatnonzero(self._takers).tolist())
-        return any(next(self._givers(taker), None) for taker in takers)
+        waits = (standings.waiting > 0) & (excess < 0)
+        takers: Bools = waits & (could | (between > 2))
+        return takers
 
 
 def _are_same(

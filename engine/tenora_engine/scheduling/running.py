@@ -180,7 +180,7 @@ def _filled(
     before = asked.cumsum() - asked - (totals.cumsum() - totals)[group]
     all_weights = np.bincount(groups, weights, len(capacities)).cumsum()
     levels = (capacities[group] - before) / (all_weights[group] - weight.cumsum() + weight)
-    short = np.flatnonzero(asked > levels * weight)[::-1]
+    short = (asked > levels * weight).nonzero()[0][::-1]
     level = np.full(len(capacities), np.inf)
     level[group[short]] = levels[short]  # of several in a group the last to be written is its first
     return np.minimum(demand, level[groups] * weights)
