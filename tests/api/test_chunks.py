@@ -34,9 +34,10 @@ class Said:
     state: Any = field(
         default_factory=lambda: SimpleNamespace(
             engine=SimpleNamespace(
+                model=SimpleNamespace(eos_token_ids=[]),
                 text=SimpleNamespace(
                     token_text=lambda token: f"t{token}", token_bytes=lambda token: bytes([token])
-                )
+                ),
             )
         )
     )
@@ -101,6 +102,8 @@ def test_templates_say_what_dicts_do(
             "logprobs": json.loads(chat._piece(session, body, piece))["logprobs"],
             "finish_reason": reason,
         }
+        if reason is not None:
+            choice |= {"matched_stop": None, "stop_reason": None}
         if text == "" and reason is None and not logprobs and not ids:
             choice["delta"] = {"content": ""}  # a piece says something; if not, this is no harm
         if ids:

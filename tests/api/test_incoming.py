@@ -23,6 +23,7 @@ from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.quota import Room
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import AdapterStorage
+from tenora_platform.registry.store_identity import OBJECT
 
 MB = 1_000_000
 CONFIG = str(adapter_config()).encode()
@@ -30,8 +31,9 @@ NO = TooLargeError("no")
 
 
 def files(folder: Path) -> list[Path]:
-    """All there is, unfinished objects too."""
-    return [path for path in folder.rglob("*") if path.is_file()]
+    """All there is, unfinished objects too, but for the store's record of its database."""
+    paths = (path for path in folder.rglob("*") if not path.name.startswith(OBJECT))
+    return [path for path in paths if path.is_file()]
 
 
 def field(name: str, value: bytes) -> bytes:

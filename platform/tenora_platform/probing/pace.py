@@ -37,7 +37,8 @@ _log = structlog.get_logger(__name__)
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker that probes says of it. `core_s` of the last `window_s`."""
+    """What the worker that probes says of it. `core_s` of the last `window_s`, in which it was as
+    it is now: paced or not."""
 
     is_paced: bool  # others are served
     version: str | None  # that it asks
@@ -122,7 +123,7 @@ class Pace:
         while True:
             stats = await self._engine.stats()
             self._running, self._threads = stats.running, stats.compute_threads
-            self._is_paced = self._others.observe(stats)
+            self._begin_window(self._others.observe(stats))
             left_s = await self._rest_s() if self._is_paced else 0.0
             await self._tell()
             if left_s <= 0:
@@ -130,6 +131,11 @@ class Pace:
             await self._sleep(min(left_s, LOOK_S))
             if waits is not None:
                 await waits()
+
+    def _begin_window(self, is_paced: bool) -> None:
+        if is_paced != self._is_paced:
+            self._is_paced, self._began_s = is_paced, self._clock()
+            self._spent.clear()
 
     async def spent(self, usage: UsageRecord | None) -> None:
         """A request has ended; None: without a record."""
@@ -175,11 +181,13 @@ class Pace:
         now_s = self._clock()
         while self._spent and self._spent[0][0] < now_s - WINDOW_S:
             self._spent.popleft()
+        # What has been spent is paid for by a rest, of which some is still to come.
+        until_s = max(now_s, self._rest_until_s) if self._is_paced else now_s
         said = Told(
             is_paced=self._is_paced,
             version=self._version,
             core_s=sum(core_s for _, core_s in self._spent),
-            window_s=min(now_s - self._began_s, WINDOW_S),
+            window_s=min(until_s - self._began_s, WINDOW_S),
             version_core_s=None if self._means is None else self._means[0],
             version_s=None if self._means is None else self._means[1],
         )

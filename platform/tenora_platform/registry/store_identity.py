@@ -148,7 +148,6 @@ class StoreIdentity:
         new: dict[str, object] = {}
         if record is None:
             new = {"generation": 1, "adopted_at": datetime.now(UTC)}
-            _log.info("object store adopted", database=row.id)
         elif record.generation == row.generation:
             new = {"generation": row.generation + 1}
         if new:
