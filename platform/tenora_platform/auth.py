@@ -64,7 +64,8 @@ def bearer_token(request: Request) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise UnauthorizedError(
-            "You did not provide an API key. Send it as 'Authorization: Bearer <key>'.",
+            "You did not provide an API key. Send it as 'Authorization: Bearer <key>', or as "
+            "'x-api-key: <key>'.",
             code="missing_api_key",
         )
     return token.strip()

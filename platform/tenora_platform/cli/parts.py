@@ -133,6 +133,16 @@ def reached_database(settings: Settings) -> Iterator[DatabaseUrls]:
         yield _urls(ready, secret)
 
 
+def require_installation(settings: Settings) -> None:
+    """Raises CliError where a command that only looks would make a new installation."""
+    has_own = (settings.data_dir / "postgres" / "data").exists()
+    if settings.database_url is None and not has_own:
+        raise CliError(
+            f"There is no installation in {settings.data_dir.resolve()}.",
+            "Name its folder (--data-dir, TENORA_DATA_DIR) or its database (TENORA_DATABASE_URL).",
+        )
+
+
 def _say_present(redis_url: str) -> None:
     """From a thread, for as long as this engine lives."""
 

@@ -97,10 +97,11 @@ def restore(
 
 
 def _run(data_dir: Path | None, call: Callable[[_Parts], Awaitable[T]]) -> T:
-    from tenora_platform.cli.parts import reached_database, require_current
+    from tenora_platform.cli.parts import reached_database, require_current, require_installation
     from tenora_platform.settings import Settings
 
     settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
+    require_installation(settings)
 
     async def called(urls: DatabaseUrls) -> T:
         async with _parts(urls, settings.object_store_url) as parts:

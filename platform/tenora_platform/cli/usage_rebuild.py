@@ -40,12 +40,13 @@ def rebuild(month: Month, data_dir: DataDir = None, as_json: AsJson = False) -> 
     """Make the hourly and daily sums of a month anew from its events, archived ones too, and say
     which were other than they are now; the ledger follows by itself. For when a reconciliation
     names hour_wrong or day_wrong and the events are right."""
-    from tenora_platform.cli.parts import reached_database
+    from tenora_platform.cli.parts import reached_database, require_installation
     from tenora_platform.settings import Settings
 
     if not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", month):
         raise CliError(f"{month!r} is no month.", "Such as --month 2026-10.")
     settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
+    require_installation(settings)
     with reached_database(settings) as urls:
         moved = asyncio.run(_rebuild(settings, urls, date.fromisoformat(f"{month}-01")))
     rows = [
