@@ -157,7 +157,7 @@ class Engine:
         Raises InvalidRequestError where it could not run whatever else does. From any thread.
         """
         check_request(self.config, request)
-        if not self._requests.has_room(request):
+        if not self._requests.bytes.has_room(request):
             return None
         check_texts(self.config, request)
         caches = self.config.engine.prefix_caching

@@ -30,12 +30,11 @@ from tenora_engine.events import (
     PoolStats,
     RefusedEvent,
     Residency,
-    SettledEvent,
     TokenEvent,
     UsageRecord,
 )
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
-from tenora_engine.scheduling.bills import Bill, Bills
+from tenora_engine.scheduling.bills import Bill, Bills, settled
 from tenora_engine.transport import wire
 
 if TYPE_CHECKING:  # it brings torch
@@ -141,11 +140,10 @@ class FakeStepEngine:
         output_tokens: int | None = None,
     ) -> None:
         if index is None and reason != "stop":
-            settled = self._bills.abort(request_id, is_free=reason == "invalid")
+            usage = self._bills.abort(request_id, is_free=reason == "invalid")
         else:
-            settled = self._bills.confirm(request_id, index, output_tokens)
-        if settled:
-            self._ended.append(SettledEvent(request_id, settled))
+            usage = self._bills.confirm(request_id, index, output_tokens)
+        self._ended += settled(usage)
         for key in [k for k in self._outputs if k[0] == request_id and index in (None, k[1])]:
             tokens = self._outputs[key] if output_tokens is None else output_tokens
             self._end(key, "stop" if reason == "stop" else "abort", tokens, is_sure=True)
@@ -168,7 +166,7 @@ class FakeStepEngine:
     def abandon(self, failure: BaseException | None) -> list[Event]:
         for key in list(self._outputs):
             self._end(key, "abort" if failure is None else "error", self._outputs[key])
-        self._ended += [SettledEvent(u[0].request_id, u) for u in self._bills.close() if u]
+        self._ended += [event for usage in self._bills.close() for event in settled(usage)]
         events, self._ended = self._ended, []
         return events
 

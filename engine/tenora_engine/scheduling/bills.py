@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tenora_engine.events import FinishEvent, UsageRecord
+from tenora_engine.events import FinishEvent, SettledEvent, UsageRecord
 from tenora_engine.request import GenerationRequest
 
 CONFIRM_S = 300.0
@@ -188,6 +188,11 @@ class Bills:
         for part in bill.parts:
             self._of_part.pop(part, None)
         return bill.settle()
+
+
+def settled(usage: list[UsageRecord]) -> list[SettledEvent]:
+    """What tells of records that no event of a sequence can tell of."""
+    return [SettledEvent(usage[0].request_id, usage)] if usage else []
 
 
 def _body(request: GenerationRequest) -> _Body | None:

@@ -24,8 +24,6 @@ from tenora_engine.events import (
     FinishReason,
     RefusedEvent,
     Residency,
-    SettledEvent,
-    UsageRecord,
 )
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
@@ -37,7 +35,7 @@ from tenora_engine.scheduling.admission import (
     make_sequences,
 )
 from tenora_engine.scheduling.beams import give_text
-from tenora_engine.scheduling.bills import Bills
+from tenora_engine.scheduling.bills import Bills, settled
 from tenora_engine.scheduling.class_queue import service_class
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.held import Held
@@ -96,12 +94,12 @@ class Requests:
         self._telemetry = telemetry
         self._clock = clock
         self.flights: dict[str, Flight] = {}
-        self._bills = Bills(clock)
+        self.bills = Bills(clock)
         self._tenants: Counter[str] = Counter()  # requests in flight
         self.bytes = RequestBytes(config.engine.max_request_bytes)
         self._num_sequences = 0
         self.held = Held(queue, waits)
-        self._deadlines = Deadlines(memory.costs)
+        self.deadlines = Deadlines(memory.costs)
         self.events: list[Event] = []
         self.counters = Counters()
         self.changes = 0  # of what waits and what has been loaded
@@ -118,20 +116,6 @@ class Requests:
     def waiting_by_tenant(self) -> dict[str, int]:
         return dict(Counter(self._queue.waiting_by_tenant()) + self.held.by_tenant)
 
-    @property
-    def next_deadline_s(self) -> float:
-        """See `Deadlines.next_s`."""
-        return self._deadlines.next_s
-
-    @property
-    def next_settlement_s(self) -> float:
-        """See `Bills.next_s`."""
-        return self._bills.next_s
-
-    def has_room(self, request: GenerationRequest) -> bool:
-        """Whether its bytes would be admitted now. From any thread, O(1)."""
-        return self.bytes.has_room(request)
-
     def submit(
         self, request: GenerationRequest, guides: Items[Guide] = (), encoded: bytes | None = None
     ) -> None:
@@ -140,7 +124,7 @@ class Requests:
         self.changes += 1
         key, held = request.tenant.key, self.held.by_tenant
         meter = self._telemetry.meter(service_class(request.tenant.tier), key)
-        if request.request_id in self.flights or request.request_id in self._bills:
+        if request.request_id in self.flights or request.request_id in self.bills:
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
@@ -175,7 +159,7 @@ class Requests:
         self._num_sequences += len(sequences)
         holds = self._config.engine.prefix_caching or request.sampling.beams is not None
         first = sequences[:1] if holds else sequences
-        bill = self._bills.open(request)
+        bill = self.bills.open(request)
         flight = self.flights[request.request_id] = Flight(request, list(sequences), [], bill)
         self._tenants[key] += 1
         if len(first) < len(sequences):
@@ -198,10 +182,10 @@ class Requests:
     ) -> None:
         """See `Engine.abort`."""
         if index is None and reason != "stop":
-            self._settled(self._bills.abort(request_id, is_free=reason == "invalid"))
+            self.events += settled(self.bills.abort(request_id, is_free=reason == "invalid"))
         else:
             text_ends = output_tokens if reason == "stop" else None
-            self._settled(self._bills.confirm(request_id, index, text_ends))
+            self.events += settled(self.bills.confirm(request_id, index, text_ends))
         flight = self.flights.get(request_id)
         if flight is None:
             return
@@ -295,7 +279,7 @@ class Requests:
     def give_up_late(self, now_s: float) -> None:
         """What waits and cannot be in time any more is relegated or refused, as its plan says. A
         request of which something has run or ended is not refused."""
-        for sequence in self._deadlines.take_missed(now_s):
+        for sequence in self.deadlines.take_missed(now_s):
             if sequence.state is not SequenceState.WAITING:
                 continue  # refused beside its sibling
             if sequence.request.tenant.late == "relegate":
@@ -305,8 +289,8 @@ class Requests:
 
     def settle_late(self) -> None:
         """What has waited too long to be told where its text ended is billed as it ended."""
-        for usage in self._bills.settle_late():
-            self._settled(usage)
+        for usage in self.bills.settle_late():
+            self.events += settled(usage)
 
     def _relegate(self, sequence: Sequence) -> None:
         """A waiting sequence that has missed its deadline goes to the lowest class."""
@@ -365,7 +349,8 @@ class Requests:
                     ending = Ending(reason, error=error)
                     events.append(self._last_event(flight, sequence, ending, now_s, to_unix_s))
                 flight.sequences.remove(sequence)
-        events += [SettledEvent(u[0].request_id, u) for u in self._bills.close() if u]
+        for usage in self.bills.close():
+            events += settled(usage)
         self.flights.clear()
         self.events.clear()
         return events
@@ -376,12 +361,7 @@ class Requests:
         """Of a sequence that has not left its flight."""
         event = finish_event(flight, sequence, ending, now_s, to_unix_s)
         left = len(flight.sequences) - 1
-        return self._bills.add(flight.request, flight.bill, event, left, is_sure=ending.is_told)
-
-    def _settled(self, usage: list[UsageRecord]) -> None:
-        """Of a request or body of which no event of a sequence can tell it."""
-        if usage:
-            self.events.append(SettledEvent(usage[0].request_id, usage))
+        return self.bills.add(flight.request, flight.bill, event, left, is_sure=ending.is_told)
 
     def _refuse(self, sequence: Sequence) -> None:
         """End all sequences of a waiting request, of which none has run."""
@@ -398,7 +378,7 @@ class Requests:
         )
         retry_after_ms = self._gate.retry_after_ms(sequence, self._loads.residency_for(request))
         self.events.append(RefusedEvent(request.request_id, message, retry_after_ms))
-        self._settled(self._bills.refuse(request, flight.bill))
+        self.events += settled(self.bills.refuse(request, flight.bill))
 
     def _leave(self, flight: Flight, sequence: Sequence) -> None:
         """Give back what keeps a sequence in flight that neither runs nor waits any more."""
@@ -485,7 +465,7 @@ class Requests:
 
     def _watch(self, sequence: Sequence) -> None:
         if self._gate.keeps_promises:
-            self._deadlines.watch(sequence)
+            self.deadlines.watch(sequence)
 
     def _take_out(self, flight: Flight, sequence: Sequence, now_s: float) -> None:
         if sequence.state is SequenceState.RUNNING:

@@ -121,16 +121,16 @@ class Scheduler:
             return True
         if self._fetches_ended != self._memory.fetches.num_ended or self._memory.operations:
             return True
-        if self.requests.next_settlement_s < self._clock():
+        if self.requests.bills.next_s < self._clock():
             return True
         if self._stalled:
-            return self.requests.next_deadline_s < self._clock()
+            return self.requests.deadlines.next_s < self._clock()
         return bool(len(self.queue))
 
     @property
     def idle_s(self) -> float | None:
         """See `Engine.idle_s`."""
-        next_s = min(self.requests.next_deadline_s, self.requests.next_settlement_s)
+        next_s = min(self.requests.deadlines.next_s, self.requests.bills.next_s)
         seconds = next_s - self._clock()
         return None if seconds == math.inf else min(max(seconds, 0.0), IDLE_S_MAX)
 
