@@ -373,6 +373,6 @@ def test_nothing_is_kept_of_what_was_settled() -> None:
         run(rig)
         rig.engine.abort(f"r{number}", reason="stop")
         run(rig)
-    kept = vars(rig.engine._requests._bills)
-    assert isinstance(rig.engine._requests._bills, Bills)
+    kept = vars(rig.engine._requests.bills)
+    assert isinstance(rig.engine._requests.bills, Bills)
     assert [name for name, value in kept.items() if name != "_clock" and value] == []

@@ -23,8 +23,8 @@ SLOW_S = 0.25
 class BadEngine(PretendEngine):
     """See the module."""
 
-    def submit(self, request: GenerationRequest) -> None:
-        super().submit(request)
+    def submit(self, request: GenerationRequest, prepared: None = None) -> None:
+        super().submit(request, prepared)
         rank = request.adapter.rank if request.adapter else None
         for index in range(request.sampling.n):
             sequence = self._running[request.request_id, index]

@@ -57,7 +57,10 @@ class PretendEngine:
         self._running: dict[tuple[str, int], _Sequence] = {}
         self._ended: list[Event] = []
 
-    def submit(self, request: GenerationRequest) -> None:
+    def prepare(self, request: GenerationRequest) -> None:
+        """It looks at no prompt."""
+
+    def submit(self, request: GenerationRequest, prepared: None = None) -> None:
         pace_ns = (request.sampling.seed or 0) * 1000
         now_ns = time.monotonic_ns()
         due_ns = now_ns if not pace_ns else (now_ns // pace_ns + 1) * pace_ns
