@@ -150,9 +150,8 @@ class Engine:
         self._scheduler.submit(request, guides or (), prepared)
 
     def prepare(self, request: GenerationRequest) -> bytes | None:
-        """What `submit` would do with all tokens of a prompt, for another thread to have done
-        before: they are checked and encoded. None, and nothing done, where there is no room for it
-        now and `submit` is likely to say so.
+        """Check and encode all tokens of a prompt, for another thread to spare `submit` that. None,
+        and nothing done, where there is no room for it now and `submit` is likely to say so.
 
         Raises InvalidRequestError where it could not run whatever else does. From any thread.
         """

@@ -74,7 +74,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     rejected_draft_tokens: int = 0  # that were verified and not generated; never billed
 
     def freed(self) -> UsageRecord:
-        """The same of a sequence that is not charged."""
+        """Return the record of a sequence that is not charged."""
         return replace(self, prompt_tokens=0, cached_tokens=0, output_tokens=0, cold_load=False)
 
     def ended_by_text(self, output_tokens: int) -> UsageRecord:
@@ -154,7 +154,7 @@ class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
 
 
 class SettledEvent(msgspec.Struct, frozen=True, tag="settled"):
-    """What is billed of a request, or of a body of several parts, where no event of a sequence
+    """The bill of a request, or of a body of several parts, where no event of a sequence
     could tell it: the last part left without one, or it was known only after all had ended. For
     the outbox, not for clients."""
 
@@ -163,7 +163,7 @@ class SettledEvent(msgspec.Struct, frozen=True, tag="settled"):
 
     @property
     def billed(self) -> list[UsageRecord]:
-        """As `FinishEvent.billed`."""
+        """The records that are billed from now on."""
         return self.usage
 
 

@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 SHARE_S = 3600.0
-"""What was not used for so long keeps no share of its tenant's."""
+"""Seconds without use after which an entry counts for no share of its tenant's."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class FairCache(Generic[K, V]):
         return self._entries.get(key)
 
     def use(self, key: K) -> V | None:
-        """It becomes the most recently used."""
+        """Return the entry, which becomes the most recently used."""
         kept = self._entries.get(key)
         if kept is None:
             return None
@@ -96,7 +96,7 @@ class FairCache(Generic[K, V]):
         return kept.value
 
     def victim(self, tenant: str, size: int) -> K | None:
-        """What goes next for an entry of a tenant. O(entries) at most."""
+        """Choose the entry that goes next for one of a tenant. O(entries) at most."""
         share, now_s = self._share(tenant), self._clock()
         for key, kept in self._entries.items():
             held = self._held[kept.tenant] + (size if kept.tenant == tenant else 0)
@@ -109,7 +109,7 @@ class FairCache(Generic[K, V]):
         return self._held[tenant] + size <= self._share(tenant)
 
     def _share(self, tenant: str) -> float:
-        """Of each tenant, with this one."""
+        """Return the equal share of each tenant, this one among them."""
         held = self._held
         count = len(held) - ("" in held) + (tenant != "" and tenant not in held)
         return self.capacity / max(count, 1)

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from api_harness import Api, TestTenant
-from served_api import reset, served
+from served_api import openai_client, reset
 from tenora_engine.request import BEAM_WIDTH_MAX, BeamSearch
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -22,10 +22,7 @@ async def tenant(api: Api) -> TestTenant:
 
 @pytest.fixture(scope="module")
 async def client(api: Api, tenant: TestTenant) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with (
-        served(api) as url,
-        openai.AsyncOpenAI(base_url=url, api_key=tenant.key, max_retries=0) as made,
-    ):
+    async with openai_client(api, tenant) as made:
         yield made
 
 

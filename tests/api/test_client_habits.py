@@ -14,7 +14,7 @@ import pytest
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
 from fake_engine import FakeEngine
-from served_api import HELLO, reset, served
+from served_api import HELLO, openai_client, reset
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.request import GenerationRequest
 
@@ -28,10 +28,7 @@ async def tenant(api: Api) -> TestTenant:
 
 @pytest.fixture(scope="module")
 async def client(api: Api, tenant: TestTenant) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with (
-        served(api) as url,
-        openai.AsyncOpenAI(base_url=url, api_key=tenant.key, max_retries=0) as made,
-    ):
+    async with openai_client(api, tenant) as made:
         yield made
 
 

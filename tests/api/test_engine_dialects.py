@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api_harness import Api, TestTenant
-from served_api import HELLO, reset, served
+from served_api import HELLO, openai_client, reset
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 
 BASE = "fake-base"
@@ -26,10 +26,7 @@ async def tenant(api: Api) -> TestTenant:
 
 @pytest.fixture(scope="module")
 async def client(api: Api, tenant: TestTenant) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with (
-        served(api) as url,
-        openai.AsyncOpenAI(base_url=url, api_key=tenant.key, max_retries=0) as made,
-    ):
+    async with openai_client(api, tenant) as made:
         yield made
 
 

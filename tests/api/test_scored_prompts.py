@@ -13,7 +13,7 @@ import pytest
 
 from api_harness import Api, TestTenant
 from fake_engine import default_answer
-from served_api import reset, served
+from served_api import openai_client, reset
 from tenora_engine.events import TokenLogprob
 from tenora_platform.inference.logprobs import SLICE_TOKENS, TextScores
 
@@ -25,10 +25,7 @@ async def tenant(api: Api) -> TestTenant:
 
 @pytest.fixture(scope="module")
 async def client(api: Api, tenant: TestTenant) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with (
-        served(api) as url,
-        openai.AsyncOpenAI(base_url=url, api_key=tenant.key, max_retries=0) as made,
-    ):
+    async with openai_client(api, tenant) as made:
         yield made
 
 

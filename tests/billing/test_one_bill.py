@@ -7,24 +7,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import select
 
 from api_harness import Api, TestTenant
-from fake_engine import FakeEngine
-from tenora_engine.config import EngineConfig
 from tenora_engine.grammar.guide import Guide
 from tenora_engine.transport.inprocess import InProcessEngineClient
-from tenora_kernels.backend import has_compiled_ops
-from tenora_platform.app import create_app
 from tenora_platform.settings import Settings
 from tenora_platform.usage.tables import UsageEventRow
-from tiny_folder import write_tiny_folder
+from tiny_engine_api import PATIENCE_S, api_over, tiny_config
 
-PATIENCE_S = 20.0
 FAILS_AT = 6  # tokens
 SHORT_OR_LONG = ["a", "b" * 40]
 """Some choices end before those that fail."""
@@ -35,20 +29,6 @@ async def api(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Api]:
     """Its grammars fail after FAILS_AT tokens, as some do at a limit of the library's."""
-    if not has_compiled_ops():
-        pytest.skip("the kernels are not compiled")
-    write_tiny_folder(tmp_path / "model")
-    config = EngineConfig(
-        model=str(tmp_path / "model"),
-        served_name="fake-base",
-        load_format="dummy",
-        dtype="float32",
-        arena_bytes=8 * 1024**2,
-        memory_bytes=1024**3,
-        max_adapters=1,
-        max_running=16,
-        outbox_dir=str(tmp_path / "outbox"),
-    )
     advance, seen = Guide.advance, dict[int, list[Any]]()
 
     def fails(guide: Guide, token_id: int) -> bool:
@@ -59,15 +39,9 @@ async def api(
         return advance(guide, token_id)
 
     monkeypatch.setattr(Guide, "advance", fails)
-    engine = InProcessEngineClient(config)
-    app = create_app(settings, engine=engine)
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://tenora") as http:
-            async with asyncio.timeout(PATIENCE_S):
-                while not engine.ready:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            yield Api(app, cast(FakeEngine, engine), http)
+    engine = InProcessEngineClient(tiny_config(tmp_path))
+    async with api_over(settings, engine) as made:
+        yield made
 
 
 async def booked(api: Api, tenant: TestTenant, sequences: int) -> list[tuple[int, int]]:

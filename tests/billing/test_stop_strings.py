@@ -8,28 +8,23 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import select
 
 from api_harness import Api, TestTenant
-from fake_engine import FakeEngine
 from tenora_engine.client import AbortReason
-from tenora_engine.config import EngineConfig
 from tenora_engine.events import UsageRecord
 from tenora_engine.grammar.guide import Guide
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.transport.inprocess import InProcessEngineClient
 from tenora_engine.transport.outbox import UsageOutbox
-from tenora_kernels.backend import has_compiled_ops
-from tenora_platform.app import create_app
 from tenora_platform.settings import Settings
 from tenora_platform.usage.tables import UsageEventRow
-from tiny_folder import write_tiny_folder
+from tiny_engine_api import PATIENCE_S, api_over, tiny_config
 
-PATIENCE_S = 20.0
 PROMPT_TOKENS = 4  # of "Once"
 
 
@@ -52,7 +47,8 @@ class LateClient(InProcessEngineClient):
         if reason != "stop":
             send()
         elif not self.is_deaf:
-            asyncio.get_running_loop().create_task(self._send_late(request_id, send))
+            late = self.__dict__.setdefault("_late", set())  # or a task may be collected
+            late.add(asyncio.get_running_loop().create_task(self._send_late(request_id, send)))
 
     async def _send_late(self, request_id: str, send: Callable[[], None]) -> None:
         assert self._loop is not None
@@ -61,34 +57,11 @@ class LateClient(InProcessEngineClient):
         send()
 
 
-def config_in(folder: Path) -> EngineConfig:
-    return EngineConfig(
-        model=str(folder / "model"),
-        served_name="fake-base",
-        load_format="dummy",
-        dtype="float32",
-        arena_bytes=8 * 1024**2,
-        memory_bytes=1024**3,
-        max_adapters=1,
-        max_running=16,
-        outbox_dir=str(folder / "outbox"),
-    )
-
-
 @pytest.fixture
 async def api(settings: Settings, tmp_path: Path) -> AsyncIterator[Api]:
-    if not has_compiled_ops():
-        pytest.skip("the kernels are not compiled")
-    write_tiny_folder(tmp_path / "model")
-    engine = LateClient(config_in(tmp_path))
-    app = create_app(settings, engine=engine)
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://tenora") as http:
-            async with asyncio.timeout(PATIENCE_S):
-                while not engine.ready:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            yield Api(app, cast(FakeEngine, engine), http)
+    engine = LateClient(tiny_config(tmp_path))
+    async with api_over(settings, engine) as made:
+        yield made
 
 
 async def booked(api: Api, tenant: TestTenant, sequences: int) -> list[tuple[int, int, str]]:
@@ -184,10 +157,7 @@ async def test_a_grammar_that_fails_behind_the_stop_string_has_given_its_answer(
 
 async def test_a_client_that_dies_before_it_tells_is_charged_as_it_ended(tmp_path: Path) -> None:
     """Its engine is stopped, and what waited is in the outbox, once."""
-    if not has_compiled_ops():
-        pytest.skip("the kernels are not compiled")
-    write_tiny_folder(tmp_path / "model")
-    client = LateClient(config_in(tmp_path))
+    client = LateClient(tiny_config(tmp_path))
     client.is_deaf = True
     await client.start()
     for number in range(2):

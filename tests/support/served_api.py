@@ -7,9 +7,10 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import openai
 from openai.types.chat import ChatCompletionMessageParam
 
-from api_harness import Api
+from api_harness import Api, TestTenant
 from fake_engine import FakeEngine, default_answer
 from tenora_platform.connections import ConnectionLimits
 from tenora_platform.serving import PlatformServer
@@ -46,6 +47,16 @@ async def served(api: Api, limits: ConnectionLimits | None = None) -> AsyncItera
         finally:
             server.should_exit = True
             await serving
+
+
+@asynccontextmanager
+async def openai_client(api: Api, tenant: TestTenant) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The official client of a tenant, which does not retry, at the served application."""
+    async with (
+        served(api) as url,
+        openai.AsyncOpenAI(base_url=url, api_key=tenant.key, max_retries=0) as made,
+    ):
+        yield made
 
 
 def reset(engine: FakeEngine) -> None:

@@ -73,7 +73,7 @@ class Entries:
     value: Tensor  # [num_entries] float32
 
     def between(self, first: int, end: int) -> Entries | None:
-        """Those of some places, counted from `first`; None where there are none."""
+        """Return those of some places, counted from `first`; None where there are none."""
         part = _between(self.place, first, end)
         return None if part is None else Entries(self.place[part] - first, self.value[part])
 
@@ -120,7 +120,7 @@ class Changes:
         return replace(self, masks=masks)
 
     def of_rows(self, first: int, end: int, vocab: int) -> Changes | None:
-        """Of some samples, counted from `first`; None where there are none."""
+        """Return those of some samples, counted from `first`; None where there are none."""
         places = first * vocab, end * vocab
 
         def entries(values: Entries | None) -> Entries | None:
@@ -179,7 +179,7 @@ class Draws:
         )
 
     def of_rows(self, first: int, end: int) -> Draws | None:
-        """Of some samples, counted from `first`; None where all of them are greedy."""
+        """Return those of some samples, counted from `first`; None where all are greedy."""
         part = _between(self.rows, first, end)
         if part is None:
             return None

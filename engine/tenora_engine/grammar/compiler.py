@@ -274,7 +274,7 @@ class GrammarCompiler:
             return self._vocabulary
 
     def _keep(self, key: Key, made: Guide | Refusal) -> None:
-        """Of one tenant the least lately used goes first; of all that of who has most of them."""
+        """Keep it; what goes is of a tenant beyond its share, least recently used first."""
         namespace = key[0]
         if key not in self._compiled:
             self._cached[namespace] += 1

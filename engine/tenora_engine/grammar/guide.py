@@ -155,7 +155,7 @@ class Allowance:
         return max(-self._left_s, 0.0) / (self._times * ALLOWANCE_SHARE)
 
     def spend(self, seconds: float) -> None:
-        """Its part of a slow step."""
+        """Take its part of a slow step from the allowance."""
         self._was_slow = True
         self._refill()
         self._left_s -= seconds
@@ -184,7 +184,7 @@ class StepTimes:
             self._taken[guide] = allowance, before_s + seconds
 
     def settle(self) -> None:
-        """Who has taken more than is usual, of a tenant whose step was slow, pays for it all."""
+        """Charge those of a slow step who have taken more than is usual, for all of it."""
         with self._lock:
             taken, self._taken = self._taken, {}
         tenants: dict[Allowance, dict[Allowance, list[float]]] = {}

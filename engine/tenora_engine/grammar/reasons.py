@@ -20,7 +20,7 @@ _TAIL = "<non-verbose/>"  # the library's, where it would say more to its own pe
 
 
 def reason_of(matcher: Any) -> str:  # llguidance.LLMatcher
-    """Of one that is in error, or that raised without a word."""
+    """Return why a matcher is in error, or raised without a word."""
     return sentence_of(matcher.get_error() or "")
 
 

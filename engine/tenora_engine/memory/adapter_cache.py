@@ -101,7 +101,7 @@ class AdapterCache:
         return bool(self._kept)
 
     def num_kept(self, tenant_key: str) -> int:
-        """Of adapters, for a tenant."""
+        """Count a tenant's adapters."""
         return sum(item.kept_for == tenant_key for item in self._kept)
 
     @property
@@ -220,7 +220,7 @@ class AdapterCache:
         self._enter(arriving)
 
     def begin_step(self) -> None:
-        """What has been kept for KEPT_STEPS may be given up. O(kept)."""
+        """Let go what has been kept for KEPT_STEPS. O(kept)."""
         for item in list(self._kept):
             self._kept[item] -= 1
             if not self._kept[item]:

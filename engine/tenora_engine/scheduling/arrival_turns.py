@@ -42,7 +42,7 @@ class ArrivalTurns:
             self._queue.wake(sequence)
 
     def walked(self) -> None:
-        """What was woken has been looked at, or is not ahead of what has been."""
+        """Note that what was woken has been looked at, or is not ahead of what has been."""
         self._is_looked_at = True
 
     @property

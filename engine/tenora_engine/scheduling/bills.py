@@ -141,12 +141,12 @@ class Bills:
         return self.confirm(request_id, None, None)
 
     def settle_late(self) -> Iterator[list[UsageRecord]]:
-        """What has waited too long, or beside too many of its tenant, is billed as it ended."""
+        """Bill as it ended what has waited too long, or beside too many of its tenant."""
         while self._unsure and self.next_s < self._clock():
             yield self.confirm(*next(iter(self._unsure)), None)
 
     def close(self) -> Iterator[list[UsageRecord]]:
-        """What is left when the engine ends, by body."""
+        """Bill what is left when the engine ends, body by body."""
         for of, bill in list(self._by_body.items()):
             bill.missing = bill.flights = 0
             for key in list(bill.unsure):
@@ -191,12 +191,12 @@ class Bills:
 
 
 def settled(usage: list[UsageRecord]) -> list[SettledEvent]:
-    """What tells of records that no event of a sequence can tell of."""
+    """Return the event of records that no event of a sequence can tell of."""
     return [SettledEvent(usage[0].request_id, usage)] if usage else []
 
 
 def _body(request: GenerationRequest) -> _Body | None:
-    """Where its bill is kept; None where only what is in flight needs it."""
+    """Return where its bill is kept; None where only what is in flight needs it."""
     if request.part_of is not None:
         return request.tenant.key, request.part_of
     return (request.request_id,) if request.ends_by_text else None

@@ -177,14 +177,14 @@ class PageShares:
         return 0.0 if held is None else held.level
 
     def _level_with(self, sequence: Sequence, pages: int) -> float:
-        """Of the holder of one that waits, were it to have so many pages more."""
+        """Return the level of the holder of one that waits, were it to have so many pages more."""
         held = self._levels.get(holder_of(sequence))
         if held is not None:
             return (held.pages + pages) / held.share
         return pages / self._share(sequence)
 
     def _share(self, sequence: Sequence) -> float:
-        """Of its holder."""
+        """Return the level of its holder."""
         name, weight = sequence.service.class_name, sequence.request.tenant.weight
         return CLASS_WEIGHTS[name] * weight / max(self._class_weights[name], weight)
 
@@ -223,7 +223,7 @@ class _Victims:
         self._heap: list[tuple[int, float, int, _Held, list[Sequence]]] = []
 
     def add(self, held: _Held, sequences: list[Sequence]) -> None:
-        """Those that a holder could give up."""
+        """List the sequences that a holder could give up."""
         if sequences:
             sequences.sort(key=_loss, reverse=True)
             rank = self._memory.page_rank(sequences[0])
@@ -283,7 +283,7 @@ def _is_settled(sequence: Sequence) -> bool:
 
 
 def _part_of_only(sequence: Sequence) -> float:
-    """Of the pages of a holder's only sequence, those that count."""
+    """Count the pages of a holder's only sequence, as far as they count."""
     if not _is_settled(sequence):
         return 0.0
     return 1 / 2 if sequence.num_output else 1 / NEW_PART

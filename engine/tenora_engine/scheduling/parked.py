@@ -95,11 +95,11 @@ class Parked:
         return list(self._by_digest.get(digest, ()))
 
     def num_tenants(self, need: Need) -> int:
-        """Of which some wait for one of TURNS, or did a moment ago."""
+        """Count the tenants of which some wait for one of TURNS, or did a moment ago."""
         return len(self._turns[need])
 
     def firsts(self, need: Need, count: int = 1) -> list[Sequence]:
-        """Of each tenant the first ones that wait for one of TURNS. O(tenants)."""
+        """List the first of each tenant that wait for one of TURNS. O(tenants)."""
         firsts: list[Sequence] = []
         heaps = self._turns[need]
         for key, heap in list(heaps.items()):

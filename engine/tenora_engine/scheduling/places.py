@@ -231,7 +231,7 @@ class Places:
         return any(next(self._givers(taker), None) for taker in takers)
 
     def _could_take(self, excess: Float64s) -> Bools:  # [num_rows]
-        """Those that wait for a place which another could give up, and some that perhaps do."""
+        """Mark those that wait for a place which another could give up, or perhaps could."""
         standings = self._standings
         if not self._beyond:
             return np.zeros(len(excess), np.bool_)

@@ -288,7 +288,7 @@ class Requests:
                 self._refuse(sequence)
 
     def settle_late(self) -> None:
-        """What has waited too long to be told where its text ended is billed as it ended."""
+        """Bill as it ended what has waited too long to be told where its text ended."""
         for usage in self.bills.settle_late():
             self.events += settled(usage)
 
@@ -358,7 +358,7 @@ class Requests:
     def _last_event(
         self, flight: Flight, sequence: Sequence, ending: Ending, now_s: float, to_unix_s: float
     ) -> FinishEvent:
-        """Of a sequence that has not left its flight."""
+        """Make the last event of a sequence that has not left its flight."""
         event = finish_event(flight, sequence, ending, now_s, to_unix_s)
         left = len(flight.sequences) - 1
         return self.bills.add(flight.request, flight.bill, event, left, is_sure=ending.is_told)

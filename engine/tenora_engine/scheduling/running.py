@@ -286,7 +286,7 @@ class Running(Collection[Sequence]):
 
     @property
     def promised_tpots(self) -> Collection[float]:
-        """What is promised to those that decode, in seconds."""
+        """The promises to those that decode, in seconds."""
         return self._promised.keys()
 
     def rows(self, chunks: Iterable[ScheduledSequence]) -> list[ScheduledSequence]:

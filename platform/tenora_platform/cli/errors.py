@@ -47,11 +47,11 @@ _OF_THE_MACHINE = frozenset(
         errno.EIO,
     }
 )
-"""What a disk, a mount or a permission says, and no mistake of ours."""
+"""Errors that a disk, a mount or a permission makes, and no mistake of ours."""
 
 
 def plain_words(error: OSError) -> str:
-    """What the system says, such as: read-only file system."""
+    """Return the system's words, such as: read-only file system."""
     what = error.strerror or type(error).__name__
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         what = "a file is in its place"

@@ -76,7 +76,7 @@ def adopt(
 
 @store.command("trash")
 def trash(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """What lies in the trash, since when, and when it is deleted."""
+    """List what lies in the trash, since when, and when it is deleted."""
     rows = _run(data_dir, _trash)
     columns = {"path": "path", "bytes": "bytes", "since": "since", "deleted on": "deleted_on"}
     show(rows, columns, as_json=as_json)
