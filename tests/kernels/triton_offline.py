@@ -84,7 +84,11 @@ def main(capability: int, names: list[str]) -> None:
     compiled = compile_only(capability)
     found: list[dict[str, Any]] = []
     own = (capability // 10, capability % 10)
-    with mock.patch.object(tuning, "capability", return_value=own):
+    table = tuning.LARGE_SHARED_MEMORY if capability >= 90 else tuning.Tuning()
+    with (
+        mock.patch.object(tuning, "capability", return_value=own),
+        mock.patch.object(tuning, "untuned", return_value=table),
+    ):
         for name in names or SHAPES:
             launch_all(SHAPES[name], capability)
             found += [describe(kernel, name) for kernel in compiled]

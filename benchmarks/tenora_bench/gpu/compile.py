@@ -1,5 +1,5 @@
 """Compiles what the other sections launch, many kernels at once, before any of them waits for it:
-each job is a process that launches nothing (`offline`). `JOB CAPABILITY` as a program."""
+each job is a process that launches nothing (`offline`). `JOB CAPABILITY TABLE` as a program."""
 
 from __future__ import annotations
 
@@ -39,25 +39,28 @@ def compile_all(report: Report, machine: Machine) -> None:
     """A job that fails is an error of its own; what it would have made is compiled when used."""
     import torch
 
+    from tenora_kernels.gpu.tuning import tuning_for
+
     capability = 90
     if machine.device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(machine.device)
         capability = 10 * major + minor
+    table = tuning_for(machine.device).to_json()
     names = [name for name in JOBS if capability >= 89 or "fp8" not in name]
     if machine.smoke:
         names = names[-1:]
     with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
         for name, error in zip(
-            names, threads.map(partial(run, capability=capability), names), strict=True
+            names, threads.map(partial(run, capability=capability, table=table), names), strict=True
         ):
             if error is not None:
                 report.note_error(f"compiling {name}", RuntimeError(error))
     report.fact("compiled", jobs=len(names), seconds=round(report.elapsed_s, 1))
 
 
-def run(job: str, capability: int) -> str | None:
+def run(job: str, capability: int, table: str) -> str | None:
     """Return the end of what a section printed, which says what went wrong."""
-    command = [sys.executable, "-m", "tenora_bench.gpu.compile", job, str(capability)]
+    command = [sys.executable, "-m", "tenora_bench.gpu.compile", job, str(capability), table]
     # Without a GPU to see, tensors are the CPU's and nothing takes the device's memory.
     away = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     away.pop("TRITON_INTERPRET", None)
@@ -95,7 +98,11 @@ def main() -> None:
     job, capability = sys.argv[1], int(sys.argv[2])
     compile_only(capability)
     own = (capability // 10, capability % 10)
-    with mock.patch.object(tuning, "capability", return_value=own):
+    table = tuning.Tuning.from_json(sys.argv[3])
+    with (
+        mock.patch.object(tuning, "capability", return_value=own),
+        mock.patch.object(tuning, "untuned", return_value=table),
+    ):
         jobs()[job]()
 
 

@@ -86,11 +86,15 @@ class Ceilings:
 
 
 def measure_ceilings(machine: Machine) -> Ceilings:
-    """Copy rate over 2 GiB (read + written), and bf16 products of 8192 x 8192 random numbers."""
-    size, side = (2**12, 64) if machine.smoke else (2**30, 8192)
-    source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=machine.device)
+    """The better rate of a copy (read + written) and a sum (read) over 4 GiB, and bf16 products of
+    8192 x 8192 random numbers."""
+    size, side = (2**12, 64) if machine.smoke else (2**32, 8192)
+    source = torch.randint(0, 2**31 - 1, (size // 4,), dtype=torch.int32, device=machine.device)
     target = torch.empty_like(source)
-    copy = 2 * size / machine.seconds(lambda layer: target.copy_(source), 1)
+    numbers = source.view(torch.float32)
+    copied = machine.seconds(lambda layer: torch.neg(source, out=target), 1)
+    summed = machine.seconds(lambda layer: numbers.sum(), 1)
+    copy = max(2 * size / copied, size / summed)
     a, b = torch.randn(2, side, side, device=machine.device).to(machine.dtype).unbind(0)
     matmul = 2 * side**3 / machine.seconds(lambda layer: a @ b, 4)
     print(f"ceilings: copy {copy / 1e12:.2f} TB/s, matmul {matmul / 1e12:.0f} TFLOP/s")

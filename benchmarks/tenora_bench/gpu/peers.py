@@ -54,7 +54,9 @@ def vllm_peer(folder: Path) -> Peer:
     )
     stand_in("vllm.logger", init_logger=lambda name: logger)
     platform = SimpleNamespace(
-        is_cuda=torch.cuda.is_available, has_device_capability=lambda *_: True
+        is_cuda=torch.cuda.is_available,
+        has_device_capability=has_capability,
+        is_device_capability=lambda wanted: wanted == capability_number(),
     )
     stand_in("vllm.platforms", current_platform=platform)
     stand_in("vllm.triton_utils", tl=tl, triton=triton)
@@ -91,6 +93,16 @@ def vllm_peer(folder: Path) -> Peer:
         return run
 
     return Peer("vllm", call)
+
+
+def has_capability(wanted: int) -> bool:
+    return capability_number() >= wanted
+
+
+def capability_number() -> int:
+    """Return 90 for compute capability 9.0; also where there is no GPU."""
+    major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
+    return 10 * major + minor
 
 
 def sglang_peer(folder: Path) -> Peer:

@@ -13,14 +13,14 @@ import torch
 from tenora_bench.gpu.measure import Machine, Report
 from tenora_kernels import KVLayout, build_attention_layout, build_segments
 from tenora_kernels.gpu import paged_attention, sgmv
-from tenora_kernels.gpu.tuning import AttentionTuning, SgmvTuning, Tuning
+from tenora_kernels.gpu.tuning import AttentionTuning, SgmvTuning, Tuning, tuning_for
 from tenora_kernels.synthetic import mix_rows, random_adapters, random_pages
 
 LAYERS = 4
-GAIN = 0.99  # an option must take this share of the time or less
+GAIN = 0.985  # an option must take this share of the seconds or less
 
 Measure = Callable[[Any], float]
-"""From a tuning to what is to be small. Raises where that does not compile or is wrong."""
+"""From a tuning to its seconds. Raises where that does not compile or is wrong."""
 
 SGMV_OPTIONS: dict[str, tuple[Any, ...]] = {
     "early_expand": (True, False),
@@ -37,7 +37,7 @@ ATTENTION_OPTIONS: dict[str, tuple[Any, ...]] = {
     "block_context": (32, 64, 128),
     "stages": (2, 3, 5, 7),  # 5 is the first with two buffers of K and V
     "warps": (2, 4, 8),
-    "programs": (256, 512, 1024),
+    "programs": (256, 384, 512, 1024),
 }
 
 
@@ -47,20 +47,33 @@ def tune(report: Report, machine: Machine, seconds: float) -> Tuning:
         (
             "sgmv_decode",
             SGMV_OPTIONS,
-            sgmv_measure(machine, ((64, 64, 16, (4096,)), (16, 16, 64, (4096, 1024, 1024)))),
+            sgmv_measure(
+                machine,
+                (
+                    (64, 64, 16, (4096,)),
+                    (64, 64, 16, (14336, 14336)),
+                    (16, 16, 64, (4096, 1024, 1024)),
+                ),
+            ),
             0.45,
         ),
         (
             "attention_decode",
             ATTENTION_OPTIONS,
-            attention_measure(machine, ((64, 1, 1024), (1, 1, 8192))),
+            attention_measure(machine, ((64, 1, 1024), (1, 1, 8192), (16, 1, 16384))),
             0.65,
+        ),
+        (
+            "attention_decode_fp8",
+            ATTENTION_OPTIONS,
+            attention_measure(machine, ((64, 1, 1024),), torch.float8_e4m3fn),
+            0.75,
         ),
         (
             "sgmv_prefill",
             SGMV_OPTIONS,
             sgmv_measure(machine, ((2048, 16, 16, (4096,)), (1024, 4, 64, (4096,)))),
-            0.85,
+            0.9,
         ),
         (
             "attention_prefill",
@@ -69,7 +82,7 @@ def tune(report: Report, machine: Machine, seconds: float) -> Tuning:
             1.0,
         ),
     )
-    start, found = report.elapsed_s, Tuning()
+    start, found = report.elapsed_s, tuning_for(machine.device)
     for name, options, measure, share in regimes:
         best = descend(getattr(found, name), options, measure, report, start + share * seconds)
         found = replace(found, **{name: best})
@@ -86,6 +99,7 @@ def descend(
 ) -> Any:
     """One field after another to its best option, until the deadline."""
     least = measure(best)
+    print(f"  as it is: {least * 1e6:.2f} us", flush=True)
     for name, values in options.items():
         for value in values:
             if report.elapsed_s > deadline_s:
@@ -100,12 +114,12 @@ def descend(
                 continue
             if cost < GAIN * least:
                 best, least = candidate, cost
-                print(f"  {name}={value}: {cost:.3f}", flush=True)
+                print(f"  {name}={value}: {cost * 1e6:.2f} us", flush=True)
     return best
 
 
 def sgmv_measure(machine: Machine, cases: Sequence[tuple[int, int, int, Sequence[int]]]) -> Measure:
-    """Mean logarithm of the seconds over cases of (tokens, adapters, rank, widths)."""
+    """Geometric mean of the seconds over cases of (tokens, adapters, rank, widths)."""
 
     def measure(tuning: SgmvTuning) -> float:
         total = 0.0
@@ -130,19 +144,24 @@ def sgmv_measure(machine: Machine, cases: Sequence[tuple[int, int, int, Sequence
             require_close(got, expected)
             seconds = machine.seconds(lambda layer: call(y, layer, tuning), LAYERS, 3)  # noqa: B023
             total += math.log(seconds)
-        return total / len(cases)
+        return math.exp(total / len(cases))
 
     return measure
 
 
-def attention_measure(machine: Machine, cases: Sequence[tuple[int, int, int]]) -> Measure:
-    """Mean logarithm of the seconds over cases of (sequences, queries, context)."""
+def attention_measure(
+    machine: Machine,
+    cases: Sequence[tuple[int, int, int]],
+    kv_dtype: torch.dtype | None = None,  # None: the machine's
+) -> Measure:
+    """Geometric mean of the seconds over cases of (sequences, queries, context)."""
     kv = KVLayout(num_layers=LAYERS, block_tokens=16, kv_heads=8, head_dim=128)
 
     def measure(tuning: AttentionTuning) -> float:
         total = 0.0
         for sequences, query, context in cases:
             pages = random_pages([context] * sequences, kv, machine.dtype, machine.device)
+            pool = pages.pool.to(kv_dtype or machine.dtype)
             layout = build_attention_layout(
                 [query] * sequences,
                 [context] * sequences,
@@ -154,7 +173,7 @@ def attention_measure(machine: Machine, cases: Sequence[tuple[int, int, int]]) -
 
             def call(out: torch.Tensor, layer: int, chosen: AttentionTuning) -> None:
                 paged_attention.paged_attention(
-                    q, pages.pool, kv, layer, layout, 0.09, out, chosen  # noqa: B023
+                    q, pool, kv, layer, layout, 0.09, out, chosen  # noqa: B023
                 )  # fmt: skip
 
             got, expected = torch.zeros_like(q), torch.zeros_like(q)
@@ -163,7 +182,7 @@ def attention_measure(machine: Machine, cases: Sequence[tuple[int, int, int]]) -
             require_close(got, expected)
             seconds = machine.seconds(lambda layer: call(got, layer, tuning), LAYERS, 3)  # noqa: B023
             total += math.log(seconds)
-        return total / len(cases)
+        return math.exp(total / len(cases))
 
     return measure
 

@@ -21,7 +21,8 @@ from tenora_kernels.segments import AttentionLayout, KVLayout
 
 BLOCK_ROWS = 128
 BLOCK_ELEMENTS = 128 * BLOCK_ROWS
-"""Of the sums of a prefill program: with 8 warps 64 registers a thread."""
+"""Of the sums of a prefill program (with 8 warps 64 registers a thread), and of the keys and values
+a program holds at once."""
 
 PARTS_AT_ONCE = 16  # that a program of the second kernel adds up in one go
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -196,6 +197,7 @@ def paged_attention(
         raise KernelInputError("the layout has no tiles: use build_attention_layout")
     check_fp8(pool)
     tuned = tuning_for(q.device)
+    of_decode = tuned.attention_decode_fp8 if pool.element_size() == 1 else tuned.attention_decode
     shared = (layout.query_start, layout.context_len, layout.block_table, layout.block_start)
     parts, tiles = layout.decode, layout.prefill
     heads, group = q.shape[1], q.shape[1] // kv.kv_heads
@@ -205,7 +207,7 @@ def paged_attention(
         work = (parts.sequence, parts.start, parts.stop, parts.siblings, parts.count)
         _launch(
             q, pool, kv, layer, scale, (out, partial, ends[0], ends[1]), shared, work,
-            (parts.room, kv.kv_heads), power_of_two(group, 16), tuning or tuned.attention_decode,
+            (parts.room, kv.kv_heads), power_of_two(group, 16), tuning or of_decode,
             decode=True,
         )  # fmt: skip
         _combine[(parts.room, kv.kv_heads)](
@@ -216,7 +218,7 @@ def paged_attention(
         )  # fmt: skip
     if tiles.room:
         work = (tiles.owner, tiles.start, tiles.length, tiles.length, tiles.count)
-        own = tuned.attention_decode if layout.fixed_order else tuned.attention_prefill
+        own = of_decode if layout.fixed_order else tuned.attention_prefill
         block_m = _prefill_rows(tiles.rows_per_tile, group, power_of_two(kv.head_dim, 16))
         grid = (tiles.room, kv.kv_heads, triton.cdiv(tiles.rows_per_tile, block_m // group))
         _launch(
@@ -250,12 +252,13 @@ def _launch(
 ) -> None:
     exact = q.element_size() == 4  # products without tensor cores: small blocks, or no end to them
     head_room = power_of_two(kv.head_dim, 16)
+    context = min(tuning.block_context, BLOCK_ELEMENTS // head_room) // (4 if exact else 1)
     wide = exact or block_m >= BLOCK_ROWS or block_m * head_room >= BLOCK_ELEMENTS
     _attend[grid](
         q, pool, *results, *shared, *work,
         layer, q.stride(0), q.stride(1), pool.stride(0), scale,
         HEADS=q.shape[1], KV_HEADS=kv.kv_heads, HEAD_DIM=kv.head_dim,
         HEAD_ROOM=head_room, BLOCK_TOKENS=kv.block_tokens, BLOCK_M=block_m,
-        BLOCK_CTX=max(16, tuning.block_context // (4 if exact else 1)), DECODE=decode,
+        BLOCK_CTX=max(16, context), DECODE=decode,
         num_warps=max(8, tuning.warps) if wide else tuning.warps, num_stages=tuning.stages,
     )  # fmt: skip

@@ -51,6 +51,7 @@ class Tuning:
         block_features=64, block_rank=32, block_columns=128, expand_warps=4, programs=132
     )
     attention_decode: AttentionTuning = AttentionTuning(block_context=32, stages=5)
+    attention_decode_fp8: AttentionTuning = AttentionTuning(block_context=64, stages=5)
     attention_prefill: AttentionTuning = AttentionTuning()
 
     def to_json(self) -> str:
@@ -64,6 +65,27 @@ class Tuning:
         return cls(**{name: kinds[name](**values) for name, values in table.items()})
 
 
+LARGE_SHARED_MEMORY = Tuning(
+    sgmv_decode=SgmvTuning(
+        block_features=128, block_columns=512, shrink_warps=2, early_expand=True
+    ),
+    sgmv_prefill=SgmvTuning(
+        block_features=256,
+        block_rank=32,
+        shrink_warps=8,
+        shrink_stages=4,
+        expand_warps=4,
+        programs=132,
+        expand_programs=1056,
+    ),
+    attention_decode=AttentionTuning(block_context=32, stages=5, programs=384),
+    attention_decode_fp8=AttentionTuning(block_context=128, stages=5),
+    attention_prefill=AttentionTuning(stages=5),
+)
+"""Defaults of Hopper and of Blackwell's large GPUs, with 227 KB of shared memory a block: what was
+found on an H200 (docs/log/2026-11-26-h200.md)."""
+
+
 def tuned_file(device_name: str) -> Path:
     """Where a device's table is kept."""
     return FOLDER / f"{device_name.replace(' ', '_')}.json"
@@ -72,11 +94,17 @@ def tuned_file(device_name: str) -> Path:
 @functools.cache
 def tuning_for(device: torch.device) -> Tuning:
     """The table of a device, the defaults where there is none; kept, since every launch asks."""
-    found = Tuning()
+    found = untuned(device)
     if device.type == "cuda":
         file = tuned_file(torch.cuda.get_device_name(device))
         found = Tuning.from_json(file.read_text()) if file.is_file() else found
     return found if has_early_launch(device) else _without_early_launch(found)
+
+
+def untuned(device: torch.device) -> Tuning:
+    """Defaults by compute capability; those of small GPUs where there is none."""
+    is_large = device.type == "cuda" and capability(device)[0] in (9, 10)
+    return LARGE_SHARED_MEMORY if is_large else Tuning()
 
 
 def decode_parts(device: torch.device, kv_heads: int) -> int:
