@@ -15,7 +15,7 @@ from tenora_engine.request import Tenant
 from tenora_engine.scheduling.chunks import BESIDE_S, LONG_S, MARGIN, ChunkSizer
 from tenora_engine.scheduling.forecast import StepLoad
 from tenora_engine.sequence import Sequence
-from virtual_time import LAYERS, Arrival, VirtualTime, arriving
+from virtual_time import LAYERS, Arrival, Machine, VirtualTime, arriving
 
 CONFIG = make_config(
     num_pages=1024,
@@ -193,6 +193,41 @@ def test_no_more_rows_decode_than_keep_a_promised_tpot(is_known: bool) -> None:
     assert 0.5 * tpot_s <= max(step_s for _, step_s in time.steps[-200:]), "it uses what there is"
     assert time.rig.engine.stats().counters["places_given_up"] <= 64
     assert max(flood) < 64
+
+
+@pytest.mark.parametrize("row_s", [0.0003, 0.0021])
+def test_prefills_keep_a_promised_tpot_as_rows_do(row_s: float) -> None:
+    """Those of a flood whose prompts are still to be read, and the tenant's own next ones, which
+    come faster than they can be read at once. The first answers come beside a step that has begun
+    without a promise, and rows that are to be given up."""
+    tpot_s, ttft_s = 0.050, 0.500
+    quiet = make_tenant("quiet", ttft_ms=1000 * ttft_s, tpot_ms=1000 * tpot_s)
+    flood = [
+        arriving(
+            f"stream{k}",
+            [k + 1, 3] * 16,
+            tenant=make_tenant("flood"),
+            max_tokens=150,
+            came_s=START_S,
+        )
+        for k in range(64)
+    ]
+    short = [
+        arriving(
+            f"short{k}", [k + 1] * 64, tenant=quiet, max_tokens=4, came_s=START_S + 0.7 + k * 0.15
+        )
+        for k in range(24)
+    ]
+    time = VirtualTime(CONFIG, Machine(row_s=row_s, position_s=1e-6, pair_s=1e-7))
+    time.play([known(quiet), *flood, *short], START_S + 6)
+    answers = [answer for name, answer in time.answers.items() if name.startswith("short")]
+    tpots = [
+        (a.token_times_s[-1] - a.token_times_s[0]) / (len(a.token_times_s) - 1) for a in answers
+    ]
+    assert median(tpots) <= tpot_s
+    assert max(tpots[4:]) <= 1.05 * tpot_s
+    assert max(tpots) <= 1.5 * tpot_s
+    assert max(answer.ttft_s for answer in answers) <= ttft_s
 
 
 @pytest.mark.parametrize(("output", "every_s"), [(1, 0.4), (2, 2.0)])

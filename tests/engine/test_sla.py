@@ -17,7 +17,7 @@ from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import LateAction, Tenant
 from tenora_engine.scheduling.admission import Feasibility
 from tenora_engine.scheduling.arrival_turns import MAX_COLD_ADAPTERS
-from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_PART, ChunkSizer
+from tenora_engine.scheduling.chunks import LATE_PART, MARGIN, MIN_PREFILL_PART, ChunkSizer
 from tenora_engine.scheduling.class_queue import AGE_S, CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
 from tenora_engine.scheduling.forecast import StepForecast, StepLoad
 from tenora_engine.scheduling.meters import DECODE_COST, Charges
@@ -246,7 +246,7 @@ def test_a_chunk_is_the_largest_that_keeps_every_stream_in_time(
                 service=Service(tpot_s=tpot_ms / 1000),
             )
         )
-        slacks.append(max(num_output * tpot_ms / 1000 - ago_s, tpot_ms / 1000))
+        slacks.append(max(num_output * tpot_ms / 1000 - ago_s, LATE_PART * tpot_ms / 1000))
     forecast, seconds = sizer.forecast, sizer.step_s(decoding, 4, NOW_S, most)
     if not slacks:
         assert seconds == math.inf

@@ -294,6 +294,7 @@ def work_cases() -> list[Case]:
             "64 streams, TPOT promised",
             beside_streams_promised,
             ALONE,
+            ttft_ms=TTFT_MS,
             tpot_ms=TPOT_MS,
         ),
     ]

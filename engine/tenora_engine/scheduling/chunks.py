@@ -101,9 +101,16 @@ KEPT_MARGIN = 1.1
 """The same for rows that run already: less, so that none is stopped for what another's next token
 adds."""
 
+LATE_PART = 0.85
+"""Steps beside one that is late are shorter by this, so that it catches up."""
+
+PREFILL_PART = 4
+"""Of a promised time between two tokens, this part is prefill's: so many rows fewer decode."""
+
 MIN_PREFILL_PART = 8
-"""Prefill always goes on by this part of what a step could hold without any context: where the
-promises cannot be kept with any step, what waits must not be lost as well."""
+"""Prefill always goes on by this part of what a step could hold without any context, or by its part
+of a promised time between two tokens: where the promises cannot be kept with any step, what waits
+must not be lost as well."""
 
 STEP_PART = 2
 """No step takes more than this part of a promised time to first token, whoever prefills in it."""
@@ -151,9 +158,9 @@ class ChunkSizer:
     to (`StepForecast`).
 
     A sequence's n-th token is due at its first plus n times its TPOT target: one that is ahead
-    lends its time to prefills. One that is late is not made later, but nobody else waits for it to
-    catch up. Nor does a step take more than a part of the least time to first token that was lately
-    promised to anybody: what comes meanwhile has to wait for its end.
+    lends its time to prefills, one that is late catches up slowly (LATE_PART). Nor does a step take
+    more than a part of the least time to first token that was lately promised to anybody: what
+    comes meanwhile has to wait for its end.
     """
 
     def __init__(
@@ -162,6 +169,16 @@ class ChunkSizer:
         self._max_step_tokens = max_step_tokens
         self.promises = Promises()
         self.forecast = StepForecast(costs, is_cuda)
+        self._tpot_s = math.inf
+
+    def begin_step(self, decoding: Collection[float], now_s: float) -> None:
+        """A step is to be planned. `decoding`: the times between two tokens, in seconds, that are
+        promised to those that decode. They bind where several tenants are there, and a step of one
+        row keeps them."""
+        tpot_s = min(decoding, default=math.inf)
+        is_alone = self.promises.num_tenants(now_s) < 2
+        is_kept = self.forecast.rows_within(tpot_s / MARGIN) > 0 if tpot_s < math.inf else False
+        self._tpot_s = tpot_s if is_kept and not is_alone else math.inf
 
     def step_s(
         self, decoding: Iterable[Sequence], num_decoding: int, now_s: float, most: int
@@ -189,8 +206,13 @@ class ChunkSizer:
         tpot_s = self.promises.least_tpot_s(decoding, now_s)
         if tpot_s == math.inf or self.promises.num_tenants(now_s) < 2:
             return _ALL
-        admitted = self.forecast.rows_within(tpot_s / MARGIN)
-        return (admitted, self.forecast.rows_within(tpot_s / KEPT_MARGIN)) if admitted else _ALL
+        rows_within, prefill_s = self.forecast.rows_within, tpot_s / PREFILL_PART
+        if not rows_within(tpot_s / MARGIN):
+            return _ALL
+        admitted, kept = (
+            max(rows_within(tpot_s / margin - prefill_s), 1) for margin in (MARGIN, KEPT_MARGIN)
+        )
+        return admitted, kept
 
     def tenant_s(self, max_chunk: int) -> float:
         """For one tenant beside others: so many tokens without any context."""
@@ -200,6 +222,19 @@ class ChunkSizer:
         """How much longer than it takes to decode the next step may be for nobody to be late."""
         slack_s = _slack_s(decoding, now_s, math.inf)
         return max(slack_s / MARGIN - self.forecast.decode_s(num_decoding), 0.0)
+
+    def express_s(
+        self, decoding: Iterable[Sequence], num_decoding: int, now_s: float, most: int
+    ) -> float:
+        """For a step of nothing but prefills: beside promises of a time between two tokens, what
+        those that decode are ahead of them, since a step of everybody's takes all of such a time.
+        0: there is no time for a step that does more than begin."""
+        if self._tpot_s == math.inf:
+            return self.step_s(decoding, num_decoding, now_s, most)
+        due_s = min((each.next_due_s for each in decoding), default=math.inf)
+        begin_s = self.forecast.decode_s(0)
+        ahead_s = (due_s - now_s - self._tpot_s) / MARGIN - begin_s
+        return ahead_s if ahead_s > begin_s else 0.0
 
     def long_s(self, now_s: float) -> float:
         """A prompt that takes more than this is one that others are not to wait for."""
@@ -218,16 +253,22 @@ class ChunkSizer:
     def _beside(self, num_decoding: int, seconds: float, most: int, least_part: int) -> float:
         if seconds == math.inf:
             return math.inf
+        decode_s = self.forecast.decode_s(num_decoding)
         least_s = self.forecast.prefill_s(-(-most // least_part))
-        return max(seconds / MARGIN - self.forecast.decode_s(num_decoding), least_s)
+        if self._tpot_s < math.inf:
+            kept_s = LATE_PART * self._tpot_s / MARGIN - decode_s
+            least_s = min(least_s, max(kept_s, self._tpot_s / PREFILL_PART))
+        return max(seconds / MARGIN - decode_s, least_s)
 
 
 def _slack_s(decoding: Iterable[Sequence], now_s: float, most_s: float) -> float:
-    """The least time until one of them is due, at most so long; what is late already counts as
-    having the time between two of its tokens."""
+    """The least time until one of them is due, at most so long; what is late counts as having
+    LATE_PART of the time between two of its tokens."""
     for sequence in decoding:
         if sequence.service.tpot_s < most_s:
-            most_s = min(most_s, max(sequence.next_due_s - now_s, sequence.service.tpot_s))
+            most_s = min(
+                most_s, max(sequence.next_due_s - now_s, LATE_PART * sequence.service.tpot_s)
+            )
     return most_s
 
 

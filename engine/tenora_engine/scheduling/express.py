@@ -47,11 +47,7 @@ class ExpressLane:
         """The next express step; empty where a step of everybody's is to begin or to go on."""
         chunks: list[ScheduledSequence] = []
         if self._steps < MAX_STEPS and self._is_open(now_s):
-            draft = StepDraft(self._room(now_s), self._queue)
-            for sequence in self._begun(preempted, now_s):
-                draft.add(sequence)
-            self._intake.admit_express(draft)
-            chunks = draft.chunks
+            chunks = self._chunks_now(preempted, now_s)
         if chunks:
             self._steps += 1
             self.num_planned += 1
@@ -100,13 +96,17 @@ class ExpressLane:
             return True
         return any(self._chunks.is_long(s, now_s) for s in self._running.prefilling())
 
-    def _room(self, now_s: float) -> PrefillRoom:
-        num_decoding = self._running.num_decoding
+    def _chunks_now(self, preempted: ScheduledStep | None, now_s: float) -> list[ScheduledSequence]:
+        chunks, num_decoding = self._chunks, self._running.num_decoding
         most = self._max_step_tokens - num_decoding
-        urgent = self._running.most_urgent(now_s)
-        times = PrefillTimes(
-            step_s=self._chunks.step_s(urgent, num_decoding, now_s, most),
-            tenant_s=self._chunks.tenant_s(self._max_chunk),
-            arrival_s=0.0,
-        )
-        return PrefillRoom(most, times, self._chunks, self._queue, now_s)
+        seconds = chunks.express_s(self._running.most_urgent(now_s), num_decoding, now_s, most)
+        if not seconds:
+            return []
+        tenant_s = chunks.tenant_s(self._max_chunk)
+        times = PrefillTimes(seconds, tenant_s, arrival_s=0.0)
+        room = PrefillRoom(most, times, chunks, self._queue, now_s)
+        draft = StepDraft(room, self._queue)
+        for sequence in self._begun(preempted, now_s):
+            draft.add(sequence)
+        self._intake.admit_express(draft)
+        return draft.chunks

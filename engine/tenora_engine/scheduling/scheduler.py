@@ -191,6 +191,8 @@ class Scheduler:
         now_s = self._clock()
         self.requests.give_up_late(now_s)
         self.requests.settle_late()
+        self.running.prefilling()  # who has had its first token decodes from here on
+        self._chunks.begin_step(self.running.promised_tpots, now_s)
         if self._express is not None:
             express = self._express.plan(preempted, now_s)
             if express or preempted is not None:
