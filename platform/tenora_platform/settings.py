@@ -130,7 +130,7 @@ class Settings(BaseSettings):
 
     # Money
     invoice_font: Path | None = None
-    """A TrueType font for letters in invoices' PDFs that Noto Sans lacks."""
+    """A font file for letters in invoices' PDFs that the built-in Noto fonts lack."""
     webhook_private_addresses: bool = False
     """Whether webhooks may be sent into private networks, and by plain HTTP."""
 

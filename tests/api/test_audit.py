@@ -79,6 +79,28 @@ async def test_entries_say_from_where(api: Api) -> None:
     assert (await api.call(tenant.key, "GET", one)).json()["data"] == mine[:1]
 
 
+async def test_the_log_is_searched_by_names(api: Api) -> None:
+    """Of tenants, keys and adapters, in any case; a tenant finds its own alone."""
+    tenant = await api.new_tenant("Fabrikam 100%")
+    made = await api.call(tenant.key, "POST", "/v1/api_keys", json={"name": "Nightly Job"})
+    key = made.json()["id"]
+    await api.call(tenant.key, "DELETE", f"/v1/api_keys/{key}")
+    other = await api.new_tenant("Contoso")
+    await api.call(other.key, "POST", "/v1/api_keys", json={"name": "nightly job"})
+
+    mine = (await api.call(tenant.key, "GET", "/v1/audit_logs?q=nightly%20JOB")).json()["data"]
+    assert [(each["action"], each["target_name"]) for each in mine] == [
+        ("api_key.revoke", "Nightly Job"),
+        ("api_key.create", "Nightly Job"),
+    ]
+    found = (await api.admin("GET", "/admin/v1/audit_logs?q=nightly%20job")).json()["data"]
+    assert {each["tenant_name"] for each in found} == {"Fabrikam 100%", "Contoso"}
+    by_tenant = (await api.admin("GET", "/admin/v1/audit_logs?q=m%20100%25")).json()["data"]
+    assert {each["tenant_id"] for each in by_tenant} == {tenant.id}
+    assert {"tenant.create", "api_key.revoke"} <= {each["action"] for each in by_tenant}
+    assert {each["actor_name"] for each in mine} & {None, "operator"} == set()
+
+
 async def test_the_log_is_exported_whole_and_in_order(api: Api) -> None:
     tenant = await api.new_tenant()
     for _ in range(3):

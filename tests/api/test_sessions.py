@@ -285,6 +285,24 @@ async def test_signing_in_and_out_is_written_down(api: Api) -> None:
     assert log[1]["actor"] == f"person:{mine.id}"
 
 
+async def test_a_tenants_own_log_tells_who_signed_in(api: Api) -> None:
+    """By one of its keys, or as one of its people; who belongs to several is in the log of each."""
+    tenant, other = await api.new_tenant(), await api.new_tenant()
+    by_key = await session_of_key(api, tenant.key)
+    await by_key.call("POST", "/auth/logout")
+    person = await signed_in(api, (tenant.id, "owner"), (other.id, "viewer"))
+    await person.call("POST", "/auth/logout")
+    path = "/v1/audit_logs?action=session.*&order=asc"
+    log = (await api.call(tenant.key, "GET", path)).json()["data"]
+    assert [(each["actor"], each["action"]) for each in log] == [
+        (f"api_key:{tenant.key_id}", "session.begin"),
+        (f"api_key:{tenant.key_id}", "session.end"),
+        (f"person:{person.id}", "session.end"),
+    ]
+    theirs = (await api.call(other.key, "GET", path)).json()["data"]
+    assert {each["actor"] for each in theirs} == {f"person:{person.id}"}
+
+
 async def test_without_a_provider_there_is_no_sign_in_by_one(api: Api) -> None:
     assert (await api.http.get("/auth/methods")).json()["oidc"] is None
     for path in ("/auth/login", "/auth/callback?code=x&state=y"):

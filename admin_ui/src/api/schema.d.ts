@@ -149,7 +149,7 @@ export interface paths {
         /**
          * List Entries
          * @description What was done, by whom, from where, to what; newest first if not said otherwise. `q` looks in
-         *     actors, actions, targets and ids.
+         *     actors, actions, targets and ids, and in what actors, targets and tenants are called.
          */
         get: operations["audit_list_entries"];
         put?: never;
@@ -2193,7 +2193,7 @@ export interface paths {
          * List Own Entries
          * @description What was done to the tenant's keys, adapters and settings, by whom, from where; newest first
          *     if not said otherwise. What the operator did to them is among it. `q` looks in actors, actions,
-         *     targets and ids.
+         *     targets and ids, and in what actors and targets are called.
          */
         get: operations["audit_list_own_entries"];
         put?: never;
@@ -4128,8 +4128,9 @@ export interface components {
          * AuditEntry
          * @description `details` is all that was hashed; `before` and `after` are out of it: the target as it was
          *     and as it is (null: it did not exist, or does not any more; both are null in old entries), and
-         *     the address that it was asked from (null: by the platform itself). `actor_name` is what the
-         *     actor is called now: an email, a key's name, or null where nobody knows.
+         *     the address that it was asked from (null: by the platform itself). The names are what the
+         *     tenant, the actor and the target are called now: an email, a key's or an adapter's name, or null
+         *     where there is none.
          */
         AuditEntry: {
             /** Action */
@@ -4177,8 +4178,12 @@ export interface components {
             seq: number;
             /** Target */
             target: string;
+            /** Target Name */
+            target_name?: string | null;
             /** Tenant Id */
             tenant_id: string | null;
+            /** Tenant Name */
+            tenant_name?: string | null;
         };
         /** AuditPage */
         AuditPage: {

@@ -4,7 +4,7 @@ import { Anchor, Group, NativeSelect, Pill, Text, TextInput } from "@mantine/cor
 import { IconHistory } from "@tabler/icons-react";
 import { useState } from "react";
 import { type Column, DataTable } from "../components/DataTable";
-import { formatDate } from "../components/format";
+import { formatMoment } from "../components/format";
 import { SearchField } from "../components/SearchField";
 import { SidePanel, useParam } from "../components/SidePanel";
 import { EmptyState, ErrorState, TableSkeleton } from "../components/states";
@@ -40,7 +40,7 @@ export function AuditList({ side }: { side: Side }) {
   return (
     <>
       <Group mb="sm" gap="sm" align="flex-end">
-        <SearchField label="Search the log" placeholder="Actor, action, target or id" />
+        <SearchField label="Search the log" placeholder="Name, action or id" />
         <NativeSelect
           aria-label="What was done"
           value={action ?? ""}
@@ -138,8 +138,8 @@ function columnsOf(side: Side, { onActor, onTarget, onTenant }: Narrowing): Colu
       key: "at",
       header: "When",
       sort: "-at",
-      width: 160,
-      cell: ({ at }) => formatDate(at),
+      width: 190,
+      cell: ({ at }) => formatMoment(at),
     },
     {
       key: "actor",
@@ -150,7 +150,9 @@ function columnsOf(side: Side, { onActor, onTarget, onTenant }: Narrowing): Colu
     {
       key: "target",
       header: "On",
-      cell: ({ target }) => <Narrow value={target} onClick={() => onTarget(target)} isCode />,
+      cell: ({ target, target_name }) => (
+        <Narrow value={target} name={target_name} onClick={() => onTarget(target)} isCode />
+      ),
     },
     { key: "address", header: "From", width: 130, cell: ({ address }) => address ?? "–" },
   ];
@@ -158,9 +160,10 @@ function columnsOf(side: Side, { onActor, onTarget, onTenant }: Narrowing): Colu
     columns.splice(4, 0, {
       key: "tenant",
       header: "Tenant",
-      cell: ({ tenant_id }) => (
+      cell: ({ tenant_id, tenant_name }) => (
         <Narrow
           value={tenant_id ?? OPERATORS_CHAIN}
+          name={tenant_name}
           onClick={() => onTenant(tenant_id ?? OPERATORS_CHAIN)}
           isCode={tenant_id !== null}
         />
@@ -180,12 +183,14 @@ function Opens({ entry }: { entry: Entry }) {
 
 interface NarrowProps {
   value: string;
+  /** Shown before the value. */
+  name?: string | null;
   isCode?: boolean;
   onClick: () => void;
 }
 
 /** A cell that narrows the list down to what is like it. */
-function Narrow({ value, isCode = false, onClick }: NarrowProps) {
+function Narrow({ value, name, isCode = false, onClick }: NarrowProps) {
   return (
     <Anchor
       component="button"
@@ -202,6 +207,11 @@ function Narrow({ value, isCode = false, onClick }: NarrowProps) {
         onClick();
       }}
     >
+      {name && (
+        <Text span size="sm" ff="text">
+          {name}{" "}
+        </Text>
+      )}
       {value}
     </Anchor>
   );

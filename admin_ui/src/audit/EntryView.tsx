@@ -4,7 +4,7 @@ import { Box, Divider, Stack, Text } from "@mantine/core";
 import { IconFileSearch } from "@tabler/icons-react";
 import type { ReactNode } from "react";
 import { Copyable } from "../components/Copyable";
-import { formatDate, shortDigest } from "../components/format";
+import { formatMoment, shortDigest } from "../components/format";
 import { EmptyState, ErrorState, TableSkeleton } from "../components/states";
 import { Changes } from "./Changes";
 import { actorOf, changesOf, type Entry, otherDetails, type Side } from "./model";
@@ -28,7 +28,7 @@ function Found({ entry }: { entry: Entry }) {
   return (
     <Stack>
       <Stack gap={6} component="dl" m={0}>
-        <Fact name="When">{formatDate(entry.at)}</Fact>
+        <Fact name="When">{formatMoment(entry.at)}</Fact>
         <Fact name="Who">
           {actorOf(entry)}
           {entry.actor_name && (
@@ -38,10 +38,12 @@ function Found({ entry }: { entry: Entry }) {
           )}
         </Fact>
         <Fact name="On">
+          {entry.target_name}
           <Copyable value={entry.target} label="target" />
         </Fact>
         {entry.tenant_id && (
           <Fact name="Tenant">
+            {entry.tenant_name}
             <Copyable value={entry.tenant_id} label="tenant" />
           </Fact>
         )}

@@ -82,6 +82,19 @@ export function formatDate(value: string | number): string {
   return date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 }
 
+/** To the second, with its zone: for logs, where the order of things matters. */
+export function formatMoment(value: string): string {
+  return new Date(value).toLocaleString("en-GB", {
+    day: "numeric",
+    month: "short",
+    year: "numeric",
+    hour: "2-digit",
+    minute: "2-digit",
+    second: "2-digit",
+    timeZoneName: "short",
+  });
+}
+
 /** "12 s ago" for a moment in unix seconds. */
 export function formatAgo(thenS: number, nowS: number): string {
   const seconds = Math.max(0, Math.round(nowS - thenS));

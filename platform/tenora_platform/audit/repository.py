@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import Select, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform import paging
+from tenora_platform.audit.names import called
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.ids import first_id
 
@@ -38,7 +39,8 @@ async def walk(session: AsyncSession, batch: int = 500) -> AsyncIterator[AuditRo
 @dataclass(frozen=True, kw_only=True)
 class Filter:
     """What of the log is wanted; None: whatever it is. `asked` is a part of an actor, an action, a
-    target, a request's id or an entry's; `action` ending in * begins one (`api_key.*`)."""
+    target, of what these or the tenant are called, a request's id or an entry's; `action` ending in
+    * begins one (`api_key.*`)."""
 
     tenant_id: str | None = None
     operator: bool = False  # only the operator's chain
@@ -48,6 +50,7 @@ class Filter:
     asked: str | None = None
     start: datetime | None = None
     end: datetime | None = None  # exclusive
+    by_operator: bool = False  # who asks
 
 
 _CLOCKS = timedelta(minutes=10)
@@ -92,7 +95,10 @@ def _filtered(query: Select[tuple[AuditRow]], wanted: Filter) -> Select[tuple[Au
         AuditRow.request_id,
         AuditRow.id,
     )
-    return query.where(*paging.having(wanted.asked, *columns))
+    if wanted.asked is None:
+        return query
+    has_it = paging.having(wanted.asked, *columns)
+    return query.where(or_(*has_it, called(wanted.asked, by_operator=wanted.by_operator)))
 
 
 async def next_entries(

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
 from tenora_platform.audit import repository
-from tenora_platform.audit.actors import names_of
+from tenora_platform.audit.names import id_of, names_of
 from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
 from tenora_platform.audit.service import OPERATOR
 from tenora_platform.auth import TenantContext, require_role, require_scope
@@ -56,7 +56,7 @@ async def list_own_entries(
 ) -> AuditPage:
     """What was done to the tenant's keys, adapters and settings, by whom, from where; newest first
     if not said otherwise. What the operator did to them is among it. `q` looks in actors, actions,
-    targets and ids."""
+    targets and ids, and in what actors and targets are called."""
     wanted = repository.Filter(
         tenant_id=tenant.tenant_id,
         action=action,
@@ -85,8 +85,9 @@ async def list_entries(
     limit: Limit = 50,
 ) -> AuditPage:
     """What was done, by whom, from where, to what; newest first if not said otherwise. `q` looks in
-    actors, actions, targets and ids."""
+    actors, actions, targets and ids, and in what actors, targets and tenants are called."""
     wanted = repository.Filter(
+        by_operator=True,
         tenant_id=tenant_id,
         operator=operator,
         action=action,
@@ -111,8 +112,9 @@ async def _page(
     rows = await repository.list_entries(
         session, wanted, oldest_first=order == "asc", after=after, limit=limit
     )
-    names = await names_of(session, {row.actor for row in rows}, by_operator=by_operator)
-    return AuditPage.of([AuditEntry.of(row, names.get(row.actor)) for row in rows], limit)
+    ids = {each for row in rows for each in (id_of(row.actor), row.target, row.tenant_id) if each}
+    names = await names_of(session, ids, by_operator=by_operator)
+    return AuditPage.of([AuditEntry.of(row, names) for row in rows], limit)
 
 
 @router.get("/v1/audit_logs/export", response_class=StreamingResponse)

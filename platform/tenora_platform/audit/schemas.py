@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel
 
+from tenora_platform.audit.names import id_of
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.schemas import IdItem, ListPage
 
@@ -15,11 +17,13 @@ from tenora_platform.schemas import IdItem, ListPage
 class AuditEntry(IdItem):
     """`details` is all that was hashed; `before` and `after` are out of it: the target as it was
     and as it is (null: it did not exist, or does not any more; both are null in old entries), and
-    the address that it was asked from (null: by the platform itself). `actor_name` is what the
-    actor is called now: an email, a key's name, or null where nobody knows."""
+    the address that it was asked from (null: by the platform itself). The names are what the
+    tenant, the actor and the target are called now: an email, a key's or an adapter's name, or null
+    where there is none."""
 
     object: Literal["audit_log"] = "audit_log"
     tenant_id: str | None
+    tenant_name: str | None = None
     chain: str
     seq: int
     at: datetime
@@ -27,6 +31,7 @@ class AuditEntry(IdItem):
     actor_name: str | None = None
     action: str
     target: str
+    target_name: str | None = None
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     address: str | None
@@ -36,13 +41,17 @@ class AuditEntry(IdItem):
     hash: str
 
     @classmethod
-    def of(cls, row: AuditRow, actor_name: str | None = None) -> Self:
+    def of(cls, row: AuditRow, names: Mapping[str, str] = {}) -> Self:
+        """`names` by id."""
         details = json.loads(row.details)
         columns = {column.key: getattr(row, column.key) for column in AuditRow.__table__.columns}
         changes = {name: details.get(name) for name in ("before", "after", "address")}
-        return cls.model_validate(
-            columns | changes | {"details": details, "actor_name": actor_name}
-        )
+        called = {
+            "tenant_name": names.get(row.tenant_id or ""),
+            "actor_name": names.get(id_of(row.actor)),
+            "target_name": names.get(row.target),
+        }
+        return cls.model_validate(columns | changes | called | {"details": details})
 
 
 class AuditPage(ListPage[AuditEntry]):

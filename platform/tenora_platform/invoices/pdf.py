@@ -1,6 +1,6 @@
-"""An invoice on paper, by fpdf2. Texts are in the PDF's own Helvetica, in Noto Sans where that has
-no letters for them, then in the operator's own font; a letter that none of them has is a question
-mark there: JSON and CSV have every text as it is."""
+"""An invoice as a PDF, by fpdf2. Texts that Helvetica cannot write are shaped by HarfBuzz in the
+Noto Sans font of each script, of which only the letters used are embedded, then in the operator's
+own font. A letter that none has is a question mark; JSON and CSV have every text as it is."""
 
 from __future__ import annotations
 
@@ -22,12 +22,20 @@ _ROW_MM = 6.0
 _WIDTHS_MM = (8.0, 88.0, 34.0, 44.0)  # no, what, quantity, amount
 _GREY = (110, 110, 110)
 _CORE, _WIDE, _OWN = "Helvetica", "NotoSans", "OwnFont"
+# By family: the package, and the file in it. All are under the SIL Open Font License.
+_NOTO = {
+    # Latin, Greek, Cyrillic, Devanagari
+    _WIDE: ("fontpkg_noto_sans", "files/NotoSans[wdth,wght].ttf"),
+    "NotoSansCJK": ("noto_cjk_sans_jp_regular", "NotoSansCJKjp-Regular.otf"),
+    "NotoSansArabic": ("fontpkg_noto_sans_arabic", "files/NotoSansArabic[wdth,wght].ttf"),
+    "NotoSansThai": ("fontpkg_noto_sans_thai", "files/NotoSansThai[wdth,wght].ttf"),
+}
 _TITLES = {"invoice": "Invoice", "credit_note": "Credit note"}
 
 
 def pdf_of(invoice: Invoice, font: Path | None = None) -> bytes:
-    """The document, as long as it has to be. `font`: a TrueType file for letters that Noto Sans
-    lacks (Chinese, Japanese, Korean, ...)."""
+    """Return the document. `font`: a TrueType or OpenType file for letters that are in none of
+    `_NOTO`'s fonts."""
     paper = _Paper(invoice, font)
     paper.add_page()
     paper.head()
@@ -44,7 +52,9 @@ class _Paper(FPDF):
     def __init__(self, invoice: Invoice, font: Path | None) -> None:
         super().__init__(format="A4")
         self._invoice = invoice
-        self._own = font
+        self._fonts = {family: _file_of(family) for family in _NOTO}
+        if font is not None:
+            self._fonts[_OWN] = font
         self._known_fonts = {_CORE}
         self.set_margin(_MARGIN_MM)
         self.set_auto_page_break(True, margin=_MARGIN_MM + 6)
@@ -162,27 +172,28 @@ class _Paper(FPDF):
         )
 
     def _use(self, text: str, style: str, size: float) -> None:
-        """Helvetica, or a font that has the text's letters."""
+        """Choose Helvetica, or the fonts that have the text's letters."""
         if _is_core(text):
+            self.set_text_shaping(False)
             self.set_font(_CORE, style, size)
             return
-        self._load(_WIDE, _noto_sans())
-        if self._own is not None and _missing(text, _noto_sans()):
-            self._load(_OWN, self._own)
-            self.set_fallback_fonts([_OWN], exact_match=False)
+        lacking = set(text)
+        for family, path in self._fonts.items():
+            still = _missing(lacking, path)
+            if (still != lacking or family == _WIDE) and family not in self._known_fonts:
+                self.add_font(family, "", path)
+                self._known_fonts.add(family)
+            lacking = still
+        self.set_fallback_fonts(
+            [family for family in self._fonts if family in self._known_fonts], exact_match=False
+        )
+        self.set_text_shaping(True)
         self.set_font(_WIDE, "", size)
-
-    def _load(self, family: str, path: Path) -> None:
-        if family not in self._known_fonts:
-            self.add_font(family, "", path)
-            self._known_fonts.add(family)
 
     def _printable(self, text: str) -> str:
         if _is_core(text):
             return text
-        lacking = _missing(text, _noto_sans())
-        if self._own is not None:
-            lacking &= _missing(text, self._own)
+        lacking = functools.reduce(_missing, self._fonts.values(), set(text))
         return "".join("?" if letter in lacking else letter for letter in text)
 
 
@@ -191,20 +202,20 @@ def _is_core(text: str) -> bool:
     return all(letter < "\x7f" or "\xa0" <= letter <= "\xff" for letter in text)
 
 
-def _noto_sans() -> Path:
-    """Of the package fontpkg-noto-sans, under the SIL Open Font License: Latin, Greek, Cyrillic,
-    Devanagari."""
-    return Path(str(files("fontpkg_noto_sans") / "files" / "NotoSans[wdth,wght].ttf"))
+def _file_of(family: str) -> Path:
+    package, name = _NOTO[family]
+    return Path(str(files(package) / name))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)
 def _letters(path: Path) -> frozenset[str]:
     with TTFont(path, lazy=True, fontNumber=0) as font:
         return frozenset(map(chr, font.getBestCmap()))
 
 
-def _missing(text: str, path: Path) -> set[str]:
-    return {letter for letter in text if letter not in "\n" and letter not in _letters(path)}
+def _missing(letters: set[str], path: Path) -> set[str]:
+    """Return those that a font lacks; the end of a line needs none."""
+    return letters - _letters(path) - {"\n"}
 
 
 def _party_lines(side: Party) -> list[str]:

@@ -142,7 +142,9 @@ async def _come_back(request: Request, provider: Provider, state: AppState) -> R
     async with state.db.admin_session() as session:
         person = await repository.put_person(session, identity)
         await service.make_owner(session, state.audit, person, state.settings.oidc_owner_email)
-        token = await _begin(request, state, session, person_id=person.id)
+        members = await repository.memberships_of(session, person.id)
+        chains = {each.tenant_id for each in members}
+        token = await _begin(request, state, session, chains, person_id=person.id)
         await state.auth.commit_change(session)
     response = RedirectResponse(next_path, 303)
     set_session(response, token, secure=is_secure(state))
@@ -158,17 +160,14 @@ async def sign_in_by_key(
     auth = state.auth
     admin = await auth.admins.find(body.key)
     if admin is not None:
+        chains: set[str | None] = {None}
         whose = {"admin_key_id": admin.key_id, "key_prefix": admin.key_prefix}
     else:
         tenant = await auth.tenant(body.key)
+        chains = {tenant.tenant_id}
         whose = {"api_key_id": tenant.key_id, "key_prefix": tenant.key_prefix}
     async with state.db.admin_session() as session:
-        token = await _begin(
-            request,
-            state,
-            session,
-            **whose,
-        )
+        token = await _begin(request, state, session, chains, **whose)
         await state.auth.commit_change(session)
     set_session(response, token, secure=is_secure(state))
     return await session_view(state, await auth.sessions.find(token), token)
@@ -185,7 +184,7 @@ async def logout(current: CurrentSession, state: State, response: Response) -> S
     """End this session, at once and everywhere."""
     async with state.db.admin_session() as session:
         await state.auth.sessions.end(session, current.signed, current.signed.id)
-        await _note(state, session, current.signed.actor, "session.end", current.signed.id)
+        await _note_end(state, session, current.signed, current.signed.id)
         await state.auth.commit_change(session)
     drop_session(response, secure=is_secure(state))
     return SignedOut(provider_url=await _provider_url(state, current.signed))
@@ -214,7 +213,7 @@ async def end_session(session_id: str, current: CurrentSession, state: State) ->
     async with state.db.admin_session() as session:
         if not await state.auth.sessions.end(session, current.signed, session_id):
             raise NotFoundError(f"There is no session {session_id!r} of yours.")
-        await _note(state, session, current.signed.actor, "session.end", session_id)
+        await _note_end(state, session, current.signed, session_id)
         await state.auth.commit_change(session)
     return Deleted(id=session_id, object="session")
 
@@ -252,13 +251,15 @@ async def _begin(
     request: Request,
     state: AppState,
     session: AsyncSession,
+    chains: set[str | None],
     *,
     person_id: str | None = None,
     api_key_id: str | None = None,
     admin_key_id: str | None = None,
     key_prefix: str | None = None,
 ) -> str:
-    """A new session, in place of the one that the browser brought, if it did."""
+    """A new session, in place of the one that the browser brought, if it did. It is noted in these
+    audit logs (`_note`)."""
     before = request.cookies.get(COOKIE)
     if before:
         await state.auth.sessions.end_token(session, before)
@@ -278,14 +279,30 @@ async def _begin(
         "person" if person_id else "api_key" if api_key_id else "admin_key"
     )
     actor = f"{kind}:{person_id or api_key_id or admin_key_id}"
-    await _note(state, session, actor, "session.begin", row.id)
+    await _note(state, session, actor, "session.begin", row.id, chains)
     return token
 
 
 async def _note(
-    state: AppState, session: AsyncSession, actor: str, action: str, target: str
+    state: AppState,
+    session: AsyncSession,
+    actor: str,
+    action: str,
+    target: str,
+    chains: set[str | None],
 ) -> None:
-    await state.audit.append(session, actor=actor, action=action, target=target)
+    """In the logs of these tenants, None being the operator's, always in one order since each is
+    locked; in the operator's for who belongs nowhere."""
+    for tenant_id in sorted(chains or {None}, key=lambda each: each or ""):
+        await state.audit.append(
+            session, actor=actor, action=action, target=target, tenant_id=tenant_id
+        )
+
+
+async def _note_end(
+    state: AppState, session: AsyncSession, signed: SignedIn, session_id: str
+) -> None:
+    await _note(state, session, signed.actor, "session.end", session_id, signed.chains)
 
 
 async def _provider_url(state: AppState, signed: SignedIn) -> str | None:

@@ -61,6 +61,13 @@ class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
         kind = "api_key" if self.api_key_id is not None else "admin_key"
         return f"{kind}:{self.api_key_id or self.admin_key_id}"
 
+    @property
+    def chains(self) -> set[str | None]:
+        """The tenants whose audit logs tell of it; None: the operator's."""
+        if self.api_key_tenant is not None:
+            return {self.api_key_tenant}
+        return {member.tenant_id for member in self.members}
+
 
 class Sessions:
     """They end when unused for `idle_s`, after `max_s` in any case, and when their row is gone."""
