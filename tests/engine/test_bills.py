@@ -15,6 +15,7 @@ from engine_fakes import Rig, fix_step_time, make_config, make_request, make_ten
 from tenora_engine.errors import ContextLengthError
 from tenora_engine.events import Event, FinishEvent, RefusedEvent, SettledEvent, UsageRecord
 from tenora_engine.request import GenerationRequest
+from tenora_engine.sequence import Sequence
 from tenora_engine.step import StepPlan, StepResult
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
 from tenora_engine.transport.routing import ActiveRequests
@@ -223,3 +224,30 @@ def test_an_outbox_has_all_of_a_body_or_none(tmp_path: Path) -> None:
     outbox.close()
     assert seen[-1] == {"b-0:0", "b-1:0"}
     assert not any(seen[:-1])
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_an_engine_that_ends_while_a_sequence_leaves_bills_all_of_its_request(
+    fails_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, left = Rig.build(make_config(), eos_every=1 << 30), []
+    rig.engine.submit(make_request("r", [1, 2, 3], n=2, max_tokens=4, ignore_eos=True))
+    leave = rig.memory.leave
+
+    def leave_or_fail(sequence: Sequence) -> None:
+        left.append(sequence)
+        if len(left) == fails_at:
+            raise RuntimeError("the arena is broken")
+        leave(sequence)
+
+    monkeypatch.setattr(rig.memory, "leave", leave_or_fail)
+    events: list[Event] = []
+
+    def step_to_the_end() -> None:
+        while rig.engine.has_work:
+            events.extend(rig.engine.step())
+
+    with pytest.raises(RuntimeError, match="arena") as failed:
+        step_to_the_end()
+    events += rig.engine.abandon(failed.value)
+    assert set(tokens(usage_of(events))) == {"r:0", "r:1"}

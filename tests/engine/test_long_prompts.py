@@ -12,8 +12,9 @@ import pytest
 from engine_fakes import make_config, make_request, make_tenant
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import Tenant
-from tenora_engine.scheduling.chunks import BESIDE_S, LONG_S, MARGIN, ChunkSizer
-from tenora_engine.scheduling.forecast import StepLoad
+from tenora_engine.scheduling.chunks import BESIDE_S, LONG_S, ChunkSizer
+from tenora_engine.scheduling.forecast import StepForecast, StepLoad
+from tenora_engine.scheduling.tpot_promises import MARGIN, FirstTokens, TpotPromises
 from tenora_engine.sequence import Sequence
 from virtual_time import LAYERS, Arrival, Machine, VirtualTime, arriving
 
@@ -191,14 +192,14 @@ def test_no_more_rows_decode_than_keep_a_promised_tpot(is_known: bool) -> None:
     assert all(answer.finished_s for answer in time.answers.values())
     flood = rows_of(time, "stream")
     assert 0.5 * tpot_s <= max(step_s for _, step_s in time.steps[-200:]), "it uses what there is"
-    assert time.rig.engine.stats().counters["places_given_up"] <= 64
+    assert time.rig.engine.stats().counters["places_given_up"] <= 96, "1.5 for each stream"
     assert max(flood) < 64
 
 
-@pytest.mark.parametrize("row_s", [0.0003, 0.0021])
-def test_prefills_keep_a_promised_tpot_as_rows_do(row_s: float) -> None:
-    """Those of a flood whose prompts are still to be read, and the tenant's own next ones, which
-    come faster than they can be read at once. The first answers come beside a step that has begun
+@pytest.mark.parametrize(("row_s", "every_s"), [(0.0003, 0.15), (0.0021, 0.3)])
+def test_prefills_keep_a_promised_tpot_as_rows_do(row_s: float, every_s: float) -> None:
+    """Those of a flood whose prompts are still to be read, and the tenant's own next ones. The
+    first answers come beside a step that has begun
     without a promise, and rows that are to be given up."""
     tpot_s, ttft_s = 0.050, 0.500
     quiet = make_tenant("quiet", ttft_ms=1000 * ttft_s, tpot_ms=1000 * tpot_s)
@@ -214,7 +215,11 @@ def test_prefills_keep_a_promised_tpot_as_rows_do(row_s: float) -> None:
     ]
     short = [
         arriving(
-            f"short{k}", [k + 1] * 64, tenant=quiet, max_tokens=4, came_s=START_S + 0.7 + k * 0.15
+            f"short{k}",
+            [k + 1] * 64,
+            tenant=quiet,
+            max_tokens=4,
+            came_s=START_S + 0.7 + k * every_s,
         )
         for k in range(24)
     ]
@@ -237,6 +242,68 @@ def test_who_hardly_decodes_holds_no_places_back(output: int, every_s: float) ->
     short = short_requests(quiet, every_s=every_s, output=output)
     time = played([*streams(make_tenant("flood")), *short], 5.0)
     assert median(rows_of(time, "stream")[5:]) >= 60
+
+
+@pytest.mark.parametrize("impossible_ms", [1.0, 12.0])
+def test_a_promise_that_no_step_could_keep_changes_nothing_for_others(impossible_ms: float) -> None:
+    """Neither another tenant's promise, which can be kept, nor what the rest is given."""
+
+    def tpots_and_work(*others: Arrival) -> tuple[list[float], int]:
+        stream = arriving(
+            "stream", [5], tenant=make_tenant("quiet", tpot_ms=50.0), max_tokens=90, came_s=START_S
+        )
+        time = played([stream, *others, *streams(make_tenant("flood"))], 4.0)
+        times_s = time.answers["stream"].token_times_s
+        work = sum(len(a.token_times_s) for a in time.answers.values())
+        return [b - a for a, b in pairwise(times_s)], work
+
+    hasty = make_tenant("hasty", tpot_ms=impossible_ms)
+    tpots, work = tpots_and_work(decoding(hasty))
+    without, work_without = tpots_and_work(decoding(make_tenant("hasty")))
+    assert median(tpots) <= 0.050
+    assert median(tpots) <= 1.05 * median(without)
+    assert work >= 0.95 * work_without
+
+
+def test_rows_grow_back_to_what_the_promise_allows_though_they_were_thought_dear() -> None:
+    """At few rows it cannot be told what a step takes from what a row does: they grow while steps
+    take less than they may."""
+    promises = TpotPromises(StepForecast(CostModel(CONFIG)))
+    for _ in range(300):  # learnt from full steps: rows seem to be all that there is
+        promises._forecast.observe(StepLoad(64, 6400), 0.100)
+    promises.observe(StepLoad(1, 100), 0.010)
+    promises.begin_step([0.05], is_alone=False)
+    first, _ = promises.most_rows(START_S)
+    admitted: int | None = None
+    for step in range(200):
+        promises.begin_step([0.05], is_alone=False)
+        admitted, _ = promises.most_rows(START_S + 10 + step / 10)
+        assert admitted is not None
+        promises.observe(StepLoad(admitted, 100.0 * admitted), 0.010 + 0.0001 * admitted)
+    assert first is not None
+    assert admitted is not None
+    assert admitted > max(first, 200), "27 ms are left for rows of 0.1 ms"
+
+
+def test_a_promised_first_token_at_risk_comes_before_a_promised_tpot() -> None:
+    """Of a tenant that asks for no more than its share, until it is answered or lost."""
+    first, (early, late) = FirstTokens(), (make_sequence(START_S), make_sequence(START_S + 1))
+    first.add(early, 1.0)
+    first.add(late, 1.0)
+    at_s = START_S + 0.8
+    assert not first.is_any_at_risk(START_S + 0.7, lambda _: True)
+    assert first.is_any_at_risk(at_s, lambda _: True)
+    assert not first.is_any_at_risk(at_s, lambda each: each is late)
+    early.usage.first_token_s = at_s
+    assert not first.is_any_at_risk(START_S + 1.7, lambda _: True)
+    assert first.is_any_at_risk(START_S + 1.8, lambda _: True)
+    assert not first.is_any_at_risk(START_S + 3.1, lambda _: True), "lost"
+
+
+def make_sequence(arrival_s: float) -> Sequence:
+    sequence = Sequence(make_request("r", [1]), 0, [1], num_prompt=1)
+    sequence.arrival_s = arrival_s
+    return sequence
 
 
 def test_a_promise_that_no_step_could_keep_holds_nothing_up() -> None:

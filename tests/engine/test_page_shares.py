@@ -287,6 +287,42 @@ def test_within_its_guaranteed_pages_a_tenant_starts_whatever_others_run(
             others.step()
 
 
+@pytest.mark.parametrize(("least", "most"), [(0.0, 1.0), (0.0, 0.9), (0.1, 1.0)])
+def test_a_long_prompt_is_not_passed_for_ever_by_tenants_with_partitions(
+    least: float, most: float
+) -> None:
+    """They stay within their minimum now, and not with the pages that they ask for. Who lacks a
+    page in the partition of the one that waits does not starve with it."""
+    rig, number = make_rig(num_pages=100, prefix_caching=False), 0
+    crowd = [with_shares(make_tenant(name), least, most) for name in "bcd"]
+    long, small = make_tenant("long"), make_tenant("small")
+    ended: Counter[str] = Counter()
+
+    def ask(tenant: Tenant, name: str, prompt: int, output: int) -> None:
+        request = make_request(
+            name, [number % 90] * prompt, tenant=tenant, max_tokens=output, ignore_eos=True
+        )
+        rig.engine.submit(request)
+
+    for now in range(400):
+        flights = rig.engine._scheduler.requests.flights.values()
+        running = Counter(flight.request.tenant.key for flight in flights)
+        for place, tenant in enumerate(crowd):
+            for _ in range(max(2 - running[tenant.key], 0) if now >= place * 13 else 0):
+                number += 1
+                ask(tenant, f"{tenant.key}/{number}", 80 + place, 40)
+        if now == 90:
+            ask(long, "long/0", 240, 4)
+        if now >= 170 and not running["small"]:
+            number += 1
+            ask(small, f"small/{number}", 3, 3)
+        for event in step(rig):
+            if isinstance(event, FinishEvent):
+                ended[event.request_id.partition("/")[0]] += 1
+    assert ended["long"] == 1
+    assert ended["small"] >= 50, "one in four steps"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_preempted_for_ever_and_most_of_what_is_computed_is_new(seed: int) -> None:
     others = Others(seed, strict=False, guaranteed=0.3)

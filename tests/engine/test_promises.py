@@ -14,8 +14,6 @@ from engine_fakes import Rig, fix_step_time, make_config, make_request, make_ten
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.scheduling.chunks import (
     ARRIVAL_PART,
-    DECODED_PART,
-    MARGIN,
     MIN_ARRIVAL_PART,
     MIN_PREFILL_PART,
     PROMISE_MEMORY_S,
@@ -23,9 +21,24 @@ from tenora_engine.scheduling.chunks import (
     ChunkSizer,
     Promises,
 )
-from tenora_engine.scheduling.forecast import StepLoad
+from tenora_engine.scheduling.forecast import StepForecast, StepLoad
+from tenora_engine.scheduling.tpot_promises import DECODED_PART, MARGIN, MEMORY_S, TpotPromises
 
 NOW_S = 1000.0
+
+
+def promises_of_a_quick_machine() -> TpotPromises:
+    """A step takes a millisecond."""
+    promises = TpotPromises(StepForecast(CostModel(make_config())))
+    for _ in range(100):
+        promises.observe(StepLoad(1, 10), 0.001)
+    return promises
+
+
+def binds(promises: TpotPromises, decoding: list[float], now_s: float) -> bool:
+    """Whether a promise limits the rows."""
+    promises.begin_step(decoding, is_alone=False)
+    return promises.most_rows(now_s) != (None, None)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 20)), max_size=40))
@@ -33,26 +46,31 @@ def test_a_time_between_two_tokens_counts_in_proportion_to_what_was_decoded(
     seen: list[tuple[bool, float]],
 ) -> None:
     """While it is decoded, and at most so many times as long in all."""
-    promises, now_s, counted_s, decoded_s, was, did = Promises(), NOW_S, 0.0, 0.0, False, False
+    promises = promises_of_a_quick_machine()
+    now_s, counted_s, decoded_s, was, did = NOW_S, 0.0, 0.0, False, False
     for decodes, passed_s in [*seen, (False, 0.0)]:
         now_s += passed_s
         counted_s += passed_s if did else 0.0
         decoded_s += passed_s if was and decodes else 0.0
-        did = promises.least_tpot_s([0.02] if decodes else [], now_s) == 0.02
+        did = binds(promises, [0.02] if decodes else [], now_s)
         assert did >= decodes
         was = decodes
     once_s = max((passed_s for _, passed_s in seen), default=0.0)
     assert counted_s <= (DECODED_PART + 1) * decoded_s + (1 + len(seen)) * once_s
-    assert promises.least_tpot_s([], now_s) == math.inf or decoded_s
-    assert promises.least_tpot_s([], now_s + 1.01 * PROMISE_MEMORY_S) == math.inf
+    assert not binds(promises, [], now_s) or decoded_s
+    assert not binds(promises, [], now_s + 1.01 * MEMORY_S)
 
 
 def test_who_has_decoded_for_long_is_remembered_for_a_while() -> None:
-    promises = Promises()
+    promises = promises_of_a_quick_machine()
     for tenth in range(100):
-        assert promises.least_tpot_s([0.02, 0.05], NOW_S + tenth / 10) == 0.02
-    assert promises.least_tpot_s([0.05], NOW_S + 60) == 0.02
-    assert promises.least_tpot_s([0.05], NOW_S + 80) == 0.05
+        assert binds(promises, [0.02, 0.05], NOW_S + tenth / 10)
+        assert promises.binding_s == 0.02
+    assert binds(promises, [], NOW_S + 60)
+    assert not binds(promises, [], NOW_S + 80)
+    promises.begin_step([0.0015, 0.05], is_alone=False)
+    assert promises.binding_s == 0.05, "no step leaves anything of the other"
+    assert promises.unkept == {0.0015}
 
 
 @given(

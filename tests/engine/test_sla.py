@@ -17,11 +17,12 @@ from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import LateAction, Tenant
 from tenora_engine.scheduling.admission import Feasibility
 from tenora_engine.scheduling.arrival_turns import MAX_COLD_ADAPTERS
-from tenora_engine.scheduling.chunks import LATE_PART, MARGIN, MIN_PREFILL_PART, ChunkSizer
+from tenora_engine.scheduling.chunks import LATE_PART, MIN_PREFILL_PART, ChunkSizer
 from tenora_engine.scheduling.class_queue import AGE_S, CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
 from tenora_engine.scheduling.forecast import StepForecast, StepLoad
 from tenora_engine.scheduling.meters import DECODE_COST, Charges
 from tenora_engine.scheduling.queue import FairQueue
+from tenora_engine.scheduling.tpot_promises import MARGIN
 from tenora_engine.sequence import Sequence, Service, Usage
 
 NOW_S = 1000.0

@@ -356,13 +356,14 @@ class MemoryManager:
         return self._partitions.compete(own, its, self._lacks(sequence))
 
     def competes_with_any(self, sequence: Sequence, others: Collection[Sequence]) -> bool:
-        """Whether the KV of the sequence lies where pages could help one of `others`."""
+        """Whether one of `others` could be helped by pages that the sequence has or asks for."""
         if not others or not self._partitions.has_tenants:
             return bool(others)
-        its = self._own(sequence)
-        if not its.surplus(beyond_max=False):
+        its, more = self._own(sequence), self._lacks(sequence)
+        if not its.surplus(beyond_max=False, more=more):
             return any(self._own(other) is its for other in others)
-        return any(self.compete(other, sequence) for other in others)
+        theirs = ((self._own(each), self._lacks(each)) for each in others)
+        return any(self._partitions.compete(own, its, lacks, more) for own, lacks in theirs)
 
     def adapter_competes(self, sequence: Sequence, adapter: ResidentAdapter) -> bool:
         """Whether the adapter's pages could help the sequence."""

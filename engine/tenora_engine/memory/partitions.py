@@ -82,9 +82,9 @@ class Partition(PageAccount, Generic[ItemT]):
         """Whether no request of its tenants is in flight, and all in it could be given up."""
         return not self.sequences and self.used == self.evictable_pages
 
-    def surplus(self, beyond_max: bool) -> int:
-        """Pages above its maximum, or its minimum."""
-        surplus = self.used - (self.max_pages if beyond_max else self.min_pages)
+    def surplus(self, beyond_max: bool, more: int = 0) -> int:
+        """Pages above its maximum, or its minimum, with so many more."""
+        surplus = self.used + more - (self.max_pages if beyond_max else self.min_pages)
         return surplus if surplus > 0 else 0
 
     def bounded_max(self, max_pages: int) -> int:
@@ -426,14 +426,17 @@ class Partitions(Generic[ItemT]):
         self._recount()
         return self._preemptible - partition.preemptible + partition.running
 
-    def compete(self, partition: Partition[ItemT], other: Partition[ItemT], count: int) -> bool:
-        """Whether `other` giving up pages could help a demand for `count`."""
+    def compete(
+        self, partition: Partition[ItemT], other: Partition[ItemT], count: int, more: int = 0
+    ) -> bool:
+        """Whether `other`, with so many pages `more`, giving up some could help a demand for
+        `count`."""
         if other is partition:
             return True
         if partition.hard or other.hard:
             return False
         beyond = partition.used - partition.evictable_pages + count > partition.max_pages
-        return other.surplus(beyond) > 0
+        return other.surplus(beyond, more) > 0
 
     def check(self) -> None:
         """Raises IntegrityError unless the counts kept are what counting anew gives."""

@@ -11,18 +11,14 @@ from dataclasses import dataclass
 
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import Tenant
-from tenora_engine.scheduling.forecast import StepForecast
+from tenora_engine.scheduling.forecast import StepForecast, StepLoad
 from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.scheduling.tpot_promises import MARGIN, TpotPromises
 from tenora_engine.sequence import Sequence, SequenceState
 
 PROMISE_MEMORY_S = 60.0
-"""How long a promise, and a tenant, counts after the last request; and a time between two tokens at
-most after who was promised it has decoded."""
-
-DECODED_PART = 10
-"""It counts for so many times as long as they have decoded: who is promised it keeps no more from
-others than in proportion to what it uses of it."""
+"""How long a promise of a first token, and a tenant, counts after the last request."""
 
 
 class Promises:
@@ -30,9 +26,6 @@ class Promises:
 
     def __init__(self) -> None:
         self._ttfts = _Times()
-        self._tpots: dict[float, float] = {}  # by seconds: for how long it counts on
-        self._decoding: frozenset[float] = frozenset()  # of those, who is promised which decodes
-        self._seen_s = -math.inf  # when that was so
         self._tenants: dict[str, float] = {}  # by key, who asked longest ago first
 
     def observe(self, tenant: Tenant, now_s: float, *, is_relegated: bool = False) -> None:
@@ -45,24 +38,6 @@ class Promises:
     def least_s(self, now_s: float) -> float:
         """The shortest time to first token; infinite without any."""
         return self._ttfts.least_s(now_s)
-
-    def least_tpot_s(self, decoding: Collection[float], now_s: float) -> float:
-        """The shortest time between two tokens that is promised to somebody who decodes or lately
-        did; infinite without any. `decoding`: what is promised to those who do now."""
-        passed_s = max(now_s - self._seen_s, 0.0)
-        self._seen_s = now_s
-        left = {tpot_s: left_s - passed_s for tpot_s, left_s in self._tpots.items()}
-        for tpot_s in self._decoding.intersection(decoding):
-            left_s = max(self._tpots[tpot_s], 0.0) + DECODED_PART * passed_s
-            left[tpot_s] = min(left_s, PROMISE_MEMORY_S)
-        self._decoding = frozenset(decoding)
-        left |= dict.fromkeys(self._decoding - left.keys(), 0.0)
-        self._tpots = {
-            tpot_s: left_s
-            for tpot_s, left_s in left.items()
-            if left_s > 0 or tpot_s in self._decoding
-        }
-        return min(self._tpots, default=math.inf)
 
     def num_tenants(self, now_s: float) -> int:
         """How many have asked for anything. O(those forgotten)."""
@@ -94,23 +69,13 @@ class _Times:
         return self._least_s
 
 
-MARGIN = 1.2
-"""A step is expected to take this much longer than predicted (Niyama)."""
-
-KEPT_MARGIN = 1.1
-"""The same for rows that run already: less, so that none is stopped for what another's next token
-adds."""
-
 LATE_PART = 0.85
 """Steps beside one that is late are shorter by this, so that it catches up."""
 
-PREFILL_PART = 4
-"""Of a promised time between two tokens, this part is prefill's: so many rows fewer decode."""
-
 MIN_PREFILL_PART = 8
 """Prefill always goes on by this part of what a step could hold without any context, or by its part
-of a promised time between two tokens: where the promises cannot be kept with any step, what waits
-must not be lost as well."""
+of a promised time between two tokens that binds (`TpotPromises`): where the promises cannot be kept
+with any step, what waits must not be lost as well."""
 
 STEP_PART = 2
 """No step takes more than this part of a promised time to first token, whoever prefills in it."""
@@ -135,9 +100,6 @@ time between two tokens, or than twice what it takes them to decode."""
 
 SCORED_TOKENS_MAX = 256
 """Of prompts whose logprobs are wanted, in a step: each takes a row of the vocabulary."""
-
-
-_ALL = None, None
 
 
 @dataclass(frozen=True)
@@ -169,23 +131,29 @@ class ChunkSizer:
         self._max_step_tokens = max_step_tokens
         self.promises = Promises()
         self.forecast = StepForecast(costs, is_cuda)
+        self.tpots = TpotPromises(self.forecast)
         self._tpot_s = math.inf
 
-    def begin_step(self, decoding: Collection[float], now_s: float) -> None:
+    def begin_step(
+        self, decoding: Collection[float], now_s: float, *, is_first_at_risk: bool = False
+    ) -> None:
         """A step is to be planned. `decoding`: the times between two tokens, in seconds, that are
-        promised to those that decode. They bind where several tenants are there, and a step of one
-        row keeps them."""
-        tpot_s = min(decoding, default=math.inf)
-        is_alone = self.promises.num_tenants(now_s) < 2
-        is_kept = self.forecast.rows_within(tpot_s / MARGIN) > 0 if tpot_s < math.inf else False
-        self._tpot_s = tpot_s if is_kept and not is_alone else math.inf
+        promised to those that decode. Prefills keep those that bind (`TpotPromises`), unless
+        somebody's promised first token `is_first_at_risk`."""
+        self.tpots.begin_step(decoding, is_alone=self.promises.num_tenants(now_s) < 2)
+        self._tpot_s = math.inf if is_first_at_risk else self.tpots.binding_s
+
+    def observe(self, load: StepLoad, step_s: float) -> None:
+        """A step with this load took so long."""
+        self.forecast.observe(load, step_s)
+        self.tpots.observe(load, step_s)
 
     def step_s(
         self, decoding: Iterable[Sequence], num_decoding: int, now_s: float, most: int
     ) -> float:
         """For the prefills of the next step; at least for a MIN_PREFILL_PART of `most` tokens."""
         most_s = self.promises.least_s(now_s) / STEP_PART
-        slack_s = _slack_s(decoding, now_s, most_s)
+        slack_s = _slack_s(self._kept(decoding), now_s, most_s)
         return self._beside(num_decoding, slack_s, most, MIN_PREFILL_PART)
 
     def arrival_s(self, num_decoding: int, now_s: float, most: int) -> float:
@@ -198,29 +166,13 @@ class ChunkSizer:
         beside_s = max(BESIDE_S, 2 * MARGIN * self.forecast.decode_s(num_decoding))
         return self._beside(num_decoding, beside_s, most, MIN_ARRIVAL_PART)
 
-    def most_rows(self, decoding: Collection[float], now_s: float) -> tuple[int | None, int | None]:
-        """How many rows may decode in a step, for new ones to start and for those that run to go
-        on, so that it keeps the shortest time between two tokens that is promised to one that
-        decodes (`decoding`), or lately did. None where no promise is in the way, or none could be
-        kept with a single row, and for a tenant that is alone."""
-        tpot_s = self.promises.least_tpot_s(decoding, now_s)
-        if tpot_s == math.inf or self.promises.num_tenants(now_s) < 2:
-            return _ALL
-        rows_within, prefill_s = self.forecast.rows_within, tpot_s / PREFILL_PART
-        if not rows_within(tpot_s / MARGIN):
-            return _ALL
-        admitted, kept = (
-            max(rows_within(tpot_s / margin - prefill_s), 1) for margin in (MARGIN, KEPT_MARGIN)
-        )
-        return admitted, kept
-
     def tenant_s(self, max_chunk: int) -> float:
         """For one tenant beside others: so many tokens without any context."""
         return self.forecast.prefill_s(max_chunk)
 
     def slack_s(self, decoding: Iterable[Sequence], num_decoding: int, now_s: float) -> float:
         """How much longer than it takes to decode the next step may be for nobody to be late."""
-        slack_s = _slack_s(decoding, now_s, math.inf)
+        slack_s = _slack_s(self._kept(decoding), now_s, math.inf)
         return max(slack_s / MARGIN - self.forecast.decode_s(num_decoding), 0.0)
 
     def express_s(
@@ -231,7 +183,7 @@ class ChunkSizer:
         0: there is no time for a step that does more than begin."""
         if self._tpot_s == math.inf:
             return self.step_s(decoding, num_decoding, now_s, most)
-        due_s = min((each.next_due_s for each in decoding), default=math.inf)
+        due_s = min((each.next_due_s for each in self._kept(decoding)), default=math.inf)
         begin_s = self.forecast.decode_s(0)
         ahead_s = (due_s - now_s - self._tpot_s) / MARGIN - begin_s
         return ahead_s if ahead_s > begin_s else 0.0
@@ -250,6 +202,11 @@ class ChunkSizer:
         arrival_s = min(self.promises.least_s(now_s), LONG_S) / ARRIVAL_PART
         return self.forecast.decode_s(num_decoding) - self.forecast.decode_s(1) > arrival_s
 
+    def _kept(self, decoding: Iterable[Sequence]) -> Iterable[Sequence]:
+        """Those whose promise is not too short to be kept beside others."""
+        unkept = self.tpots.unkept
+        return [each for each in decoding if each.service.tpot_s not in unkept]
+
     def _beside(self, num_decoding: int, seconds: float, most: int, least_part: int) -> float:
         if seconds == math.inf:
             return math.inf
@@ -257,7 +214,7 @@ class ChunkSizer:
         least_s = self.forecast.prefill_s(-(-most // least_part))
         if self._tpot_s < math.inf:
             kept_s = LATE_PART * self._tpot_s / MARGIN - decode_s
-            least_s = min(least_s, max(kept_s, self._tpot_s / PREFILL_PART))
+            least_s = min(least_s, max(kept_s, self.tpots.prefill_s))
         return max(seconds / MARGIN - decode_s, least_s)
 
 

@@ -121,6 +121,10 @@ class StepForecast:
         step_s, row_s, position_s, _, _ = self._seconds
         return step_s + rows * (row_s + position_s * self._context)
 
+    def work_s(self, load: StepLoad) -> float:
+        """Seconds of a step's prefills and drafts."""
+        return self._seconds[3] * load.tokens + self._seconds[4] * load.pairs
+
     def rows_within(self, seconds: float) -> int:
         """How many rows a step of that time can decode; 0: the step alone takes as long."""
         step_s, row_s, position_s, _, _ = self._seconds

@@ -72,7 +72,7 @@ class Places:
         self._weights: Float64s = np.zeros(0)
         self._shares: Float64s = np.zeros(0)
         self._contested = False
-        self._has_newcomers = False  # holders that wait and have no place
+        self._has_newcomers = False  # some who wait may have one beyond the capacity
         self._beyond: list[tuple[float, int, Holder]] = []
         """Who is furthest beyond its share, by how much, and how many it holds."""
 
@@ -81,11 +81,16 @@ class Places:
         return len(self._running) >= self.capacity
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether there is a free place for one that waits. Below what `limit` says there always
-        is one for who has none."""
+        """Whether there is a free place for one that waits. Beyond what `limit` says there is one
+        for who has none, or lacks one or more of its share."""
         if len(self._running) < self.capacity:
             return True
-        return len(self._running) < self._most and not self._running.of(holder_of(sequence))
+        if len(self._running) >= self._most:
+            return False
+        self._refresh()
+        holder = holder_of(sequence)
+        own = len(self._running.of(holder))
+        return not own or own + 1 <= self._share(holder)
 
     def limit(self, admitted: int | None, kept: int | None) -> None:
         """Until it is said otherwise no more than `admitted` are to have a place and those beyond
@@ -131,7 +136,7 @@ class Places:
         standings = self._standings
         takers = self._could_take(standings.running - self._shares)
         if self._has_newcomers:
-            takers = takers | (standings.waiting > 0) & (standings.running == 0)
+            takers = takers | self._lack_one()
         return [standings.holder(row) for row in takers.nonzero()[0].tolist()]
 
     def can_lend(self, sequence: Sequence) -> bool:
@@ -218,7 +223,14 @@ class Places:
         self._contested = self._is_contested(excess)
         self._has_newcomers = False
         if self.capacity < self._most:
-            self._has_newcomers = bool(((standings.waiting > 0) & (standings.running == 0)).any())
+            self._has_newcomers = bool(self._lack_one().any())
+
+    def _lack_one(self) -> Bools:  # [num_rows]
+        """Mark those that wait and have no place, or one or more fewer than their share."""
+        running = self._standings.running
+        lack = (running == 0) | (running + 1 <= self._shares)
+        marked: Bools = (self._standings.waiting > 0) & lack
+        return marked
 
     def _is_contested(self, excess: Float64s) -> bool:
         """Whether anybody is sure to find a giver, or does: few are looked at one by one."""

@@ -341,13 +341,15 @@ class Requests:
         events, now_s, to_unix_s = self.events.copy(), self._clock(), self._memory.unix_offset()
         ended = {(e.request_id, e.index) for e in events if isinstance(e, FinishEvent)}
         for flight in self.flights.values():
-            for sequence in reversed(flight.sequences.copy()):
+            request_id = flight.request.request_id
+            left = [s for s in flight.sequences if (request_id, s.index) not in ended]
+            flight.sequences[:] = left
+            for sequence in reversed(left):
                 if sequence.state is SequenceState.WAITING:
                     self._waits.end(sequence, now_s)
                 sequence.waits.parts = self._waits.parts(sequence)
-                if (flight.request.request_id, sequence.index) not in ended:
-                    ending = Ending(reason, error=error)
-                    events.append(self._last_event(flight, sequence, ending, now_s, to_unix_s))
+                ending = Ending(reason, error=error)
+                events.append(self._last_event(flight, sequence, ending, now_s, to_unix_s))
                 flight.sequences.remove(sequence)
         for usage in self.bills.close():
             events += settled(usage)

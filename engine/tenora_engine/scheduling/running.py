@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,9 @@ def _filled(
 
 _NOBODY: dict[Sequence, None] = {}
 
+URGENT_LOOKED_AT = 32
+"""Those that decode for long are due about when the first of them is."""
+
 
 class Running(Collection[Sequence]):
     """In order of admission. A sequence *decodes* when only its last token is not computed, and has
@@ -271,18 +275,11 @@ class Running(Collection[Sequence]):
         return list(self._prefilling)
 
     def most_urgent(self, now_s: float) -> Iterator[Sequence]:
-        """Of those that decode with a promised TPOT, for each such time one with the least slack,
-        which counts as no less than that time."""
-        for tpot_s, sequences in self._promised.items():
-            least = next(iter(sequences))
-            least_s = least.next_due_s
-            for sequence in reversed(sequences):  # who has just begun is not ahead
-                due_s = sequence.next_due_s
-                if due_s < least_s:
-                    least, least_s = sequence, due_s
-                if due_s <= now_s + tpot_s:
-                    break
-            yield least
+        """Of those that decode with a promised TPOT, for each such time the one with the least
+        slack, of the first and the last URGENT_LOOKED_AT to begin."""
+        for sequences in self._promised.values():
+            some = chain(islice(sequences, 1), islice(reversed(sequences), URGENT_LOOKED_AT))
+            yield min(some, key=lambda sequence: sequence.next_due_s)
 
     @property
     def promised_tpots(self) -> Collection[float]:

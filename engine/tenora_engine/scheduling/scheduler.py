@@ -33,6 +33,7 @@ from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, Schedul
 from tenora_engine.scheduling.queue import make_queue
 from tenora_engine.scheduling.requests import Requests
 from tenora_engine.scheduling.running import Running, Standings
+from tenora_engine.scheduling.tpot_promises import FirstTokens
 from tenora_engine.scheduling.wait_accounts import WaitNames
 from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence, SequenceState
@@ -104,6 +105,7 @@ class Scheduler:
         self._chunks = ChunkSizer(
             costs, max_step_tokens=engine.max_step_tokens, is_cuda=engine.device == "cuda"
         )
+        self._first_tokens = FirstTokens()
         self._express: ExpressLane | None = None
         if can_preempt and self._keeps_promises:
             self._express = ExpressLane(config, queue, running, self._intake, places, self._chunks)
@@ -163,9 +165,11 @@ class Scheduler:
         """See `Engine.submit`."""
         self.requests.submit(request, guides, encoded)
         if self._keeps_promises:
-            service = self.requests.flights[request.request_id].sequences[0].service
-            is_relegated = service.tier != request.tenant.tier
+            first = self.requests.flights[request.request_id].sequences[0]
+            is_relegated = first.service.tier != request.tenant.tier
             self._chunks.promises.observe(request.tenant, self._clock(), is_relegated=is_relegated)
+            if request.tenant.ttft_ms is not None and not is_relegated:
+                self._first_tokens.add(first, request.tenant.ttft_ms / 1000)
         self._stalled = False
 
     def schedule(self, copies: Collection[EndedCopy] = ()) -> StepPlan:
@@ -192,14 +196,15 @@ class Scheduler:
         self.requests.give_up_late(now_s)
         self.requests.settle_late()
         self.running.prefilling()  # who has had its first token decodes from here on
-        self._chunks.begin_step(self.running.promised_tpots, now_s)
+        is_at_risk = self._first_tokens.is_any_at_risk(now_s, self._keeps_share)
+        self._chunks.begin_step(self.running.promised_tpots, now_s, is_first_at_risk=is_at_risk)
         if self._express is not None:
             express = self._express.plan(preempted, now_s)
             if express or preempted is not None:
                 self._stalled = False
                 self.waits.plan_express(express or preempted or ())
                 return ScheduledStep(express), False
-        self._places.limit(*self._chunks.most_rows(self.running.promised_tpots, now_s))
+        self._places.limit(*self._chunks.tpots.most_rows(now_s))
         for sequence in self._places.take_back():
             self.requests.give_up_place(sequence)
         self._page_shares.begin_step()
@@ -220,6 +225,12 @@ class Scheduler:
         self._stalled = not (rows or self.requests.events or self._intake.is_due)
         is_preemptible = self._express is not None and self._express.may_pass(chunks, now_s)
         return ScheduledStep(rows, proposals), is_preemptible
+
+    def _keeps_share(self, sequence: Sequence) -> bool:
+        """Whether its tenant asks for no more than its share."""
+        tenant, name = sequence.request.tenant, sequence.service.class_name
+        is_crowding = self._places.is_crowding((name, tenant.key))
+        return not is_crowding and self.queue.keeps_share(tenant, name)
 
     def is_express(self, request: GenerationRequest) -> bool:
         """Whether a step is to be preempted for the request, if it can be; from any thread."""
@@ -279,7 +290,7 @@ class Scheduler:
 
     def _observe(self, step: ScheduledStep, step_s: float, result: StepResult) -> None:
         self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
-        self._chunks.forecast.observe(load_of(step), step_s - result.proposing_s)
+        self._chunks.observe(load_of(step), step_s - result.proposing_s)
         if step.is_decode:
             self.drafts.observe_step(step, step_s, result)
 
