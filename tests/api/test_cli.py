@@ -69,6 +69,7 @@ def test_the_default_model_has_a_draft_layer_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(run_module, "default_model_folder", lambda _: tmp_path)
+    monkeypatch.setattr(run_module, "check_model_folder", lambda _: None)
     ours = with_model(Settings(device="cpu")).to_engine_config()
     assert ours.draft_layer == str(default_draft_layer())
     assert ours.draft_layer_optional
