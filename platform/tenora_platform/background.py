@@ -69,6 +69,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.probing.worker import Prober
     from tenora_platform.receipts import sweeper as receipts_sweeper
     from tenora_platform.reconciliation.service import Reconciler
+    from tenora_platform.registry import damage
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
@@ -93,6 +94,7 @@ def worker_work(state: AppState) -> Work:
         "intake": IntakeWorker(state).run,
         "store": state.store.keep,
         "collector": Collector(state).run,
+        "damage": partial(damage.keep_counted, state),
         "forgetter": Forgetter(state).run,
         "rollouts": RolloutKeeper(state).run,
         "idempotency": partial(keep_swept, state.db),

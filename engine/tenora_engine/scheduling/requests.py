@@ -41,11 +41,13 @@ from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.held import Held
 from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.meters import (
+    FAULT_OF,
     FINISH_OF,
     Charges,
     Counters,
     Ending,
     finish_event,
+    is_unanswered,
     meter_end,
     meter_start,
 )
@@ -182,21 +184,22 @@ class Requests:
     ) -> None:
         """See `Engine.abort`."""
         if index is None and reason != "stop":
-            self.events += settled(self.bills.abort(request_id, is_free=reason == "invalid"))
+            self.events += settled(
+                self.bills.abort(request_id, is_free=reason in ("invalid", "cut_off"))
+            )
         else:
             text_ends = output_tokens if reason == "stop" else None
             self.events += settled(self.bills.confirm(request_id, index, text_ends))
         flight = self.flights.get(request_id)
         if flight is None:
             return
-        fault: Fault = "request" if reason == "invalid" else "engine"
         for sequence in reversed(flight.sequences.copy()):
             if index in (None, sequence.index) and sequence.state is not SequenceState.FINISHED:
                 self.finish(
                     sequence,
                     FINISH_OF[reason],
                     output_tokens=output_tokens,
-                    fault=fault,
+                    fault=FAULT_OF[reason],
                     is_told=True,
                 )
 
@@ -313,10 +316,10 @@ class Requests:
         is_told: bool = False,
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event. A beam
-        search ends as a whole, and so does a request at `fault`: it has no answer."""
+        search ends as a whole, and so does a request in error or cut off: it has no answer."""
         flight = self.flights[sequence.request.request_id]
         ending = Ending(reason, output_tokens, error, stop_token_id, fault, param, is_told)
-        is_whole = sequence.beams is not None or fault != "engine"
+        is_whole = sequence.beams is not None or is_unanswered(ending)
         ends = flight.sequences.copy() if is_whole else [sequence]
         for each in reversed(ends):
             self._end(flight, each, ending)
@@ -346,7 +349,7 @@ class Requests:
                     self._waits.end(sequence, now_s)
                 sequence.waits.parts = self._waits.parts(sequence)
                 if (flight.request.request_id, sequence.index) not in ended:
-                    ending = Ending(reason, error=error)
+                    ending = Ending(reason, error=error, fault="platform")
                     events.append(self._last_event(flight, sequence, ending, now_s, to_unix_s))
                 flight.sequences.remove(sequence)
         for usage in self.bills.close():
@@ -513,4 +516,4 @@ class Requests:
                 continue
             for sequence in reversed(flight.sequences.copy()):
                 if sequence.state is SequenceState.WAITING:
-                    self.finish(sequence, "error", error=str(error))
+                    self.finish(sequence, "error", error=str(error), fault=error.fault)
