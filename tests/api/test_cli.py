@@ -282,6 +282,10 @@ def test_managing_from_a_shell(listening: Listening, tmp_path: Path) -> None:
     tenant = json.loads(text)
     code, text = run("tenant", "list", *where, **admin)
     assert tenant["id"] in text, "ids are printed whole"
+    code, text = run("tenant", "delete", tenant["id"], "--grace-days", "3", *where, **admin)
+    assert (code, "suspended" in text) == (0, True), text
+    code, text = run("tenant", "restore", tenant["id"], *where, **admin)
+    assert (code, "active" in text) == (0, True), text
     code, text = run("tenant", "update", tenant["id"], "--plan", "premium", *where, **admin)
     assert "premium" in text
 

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from api_harness import Api, TestTenant
 from served_api import until
 from tenora_engine.transport.process import ProcessEngineClient
+from tenora_platform.inference.generation import Run
 from tenora_platform.settings import Settings
 from tenora_platform.usage.sink import UsageSink
 from tenora_platform.usage.tables import UsageEventRow
@@ -77,15 +78,18 @@ async def test_an_answer_that_is_ended(
     tenant = await api.new_tenant("cut off", plan="premium")
     body = {"model": "fake-base", "prompt": "x", "max_tokens": 1000, "ignore_eos": True, **more}
     asked = asyncio.create_task(api.call(tenant.key, "POST", "/v1/completions", json=body))
-    await until(
-        lambda: any(run.tokens_seen for each in api.state.flights._flying for run in each.runs)
-    )
+    await until(lambda: is_answering(api))
     await end(api, tenant, engine)
     answer = await asked
     assert answer.status_code >= 400, answer.text
     assert code in answer.text
     tokens = await booked(api, tenant, int(str(more.get("n", 1))))
     assert any(tokens) == is_charged, tokens
+
+
+def is_answering(api: Api) -> bool:
+    flying = api.state.flights._flying
+    return any(isinstance(run, Run) and run.tokens_seen for each in flying for run in each.runs)
 
 
 async def booked(api: Api, tenant: TestTenant, sequences: int) -> list[int]:
