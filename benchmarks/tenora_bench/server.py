@@ -54,6 +54,18 @@ def wait_ready(url: str, process: subprocess.Popen[bytes], log: Path, timeout_s:
     )
 
 
+PRICES = {"uncached_prefill": "0.10", "cached_prefill": "0.02", "output": "0.40"}
+
+
+def _set_prices(url: str, admin_key: str) -> None:
+    """A fresh server charges nothing; one that was here before has them already."""
+    body = {"effective_from": "2020-01-02T00:00:00Z", "per_million": PRICES}
+    headers = {"authorization": f"Bearer {admin_key}"}
+    answer = httpx.post(f"{url}/admin/v1/prices", json=body, headers=headers)
+    if answer.status_code not in (201, 409):
+        raise BenchError(f"no prices could be set: {answer.status_code} {answer.text[:300]}")
+
+
 @contextmanager
 def serve(data_dir: Path, model: Path, options: list[str]) -> Iterator[ServerUnderTest]:
     """Run `tenora serve` with `options`; yields when it is ready, stops it at the end."""
@@ -73,6 +85,7 @@ def serve(data_dir: Path, model: Path, options: list[str]) -> Iterator[ServerUnd
     url = f"http://127.0.0.1:{port}"
     try:
         wait_ready(url, process, log, timeout_s=300)
+        _set_prices(url, admin_key)
         yield ServerUnderTest(url, admin_key, process.pid)
     finally:
         process.send_signal(signal.SIGINT)

@@ -25,7 +25,7 @@ from tenora_engine.request import AdapterRef, GenerationRequest
 if TYPE_CHECKING:  # who holds an engine up must not pay for the tokenizer
     from tenora_engine.text.processor import TextProcessor
 
-AbortReason = Literal["client_gone", "stop", "invalid"]
+AbortReason = Literal["client_gone", "stop", "invalid", "cut_off"]
 RESIDENCIES_MAX = 1000
 
 
@@ -79,7 +79,8 @@ class EngineClient(Protocol):
         by itself, if its request `ends_by_text`. Of such a request the client says the same without
         a number, and without an index, when it has read the last FinishEvent: the text of the
         others ended where they did. "invalid": what it is a part of cannot be answered; it ends in
-        an error, and nothing of it is metered."""
+        an error, and nothing of it is metered. "cut_off": the platform ends what the client still
+        wants; nothing of it is metered."""
         ...
 
     async def forget_adapter(

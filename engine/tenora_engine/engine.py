@@ -189,9 +189,9 @@ class Engine:
         brings forward.
 
         `reason="stop"`: a stop string was met in the text; the sequence finishes as "stop" and is
-        metered at `output_tokens`. "client_gone" meters what was generated, "invalid" nothing,
-        as an error of the request's. One that has ended is settled by it, if its request
-        `ends_by_text`; an unknown id is no error.
+        metered at `output_tokens`. "client_gone" meters what was generated, "cut_off" nothing, and
+        "invalid" nothing, as an error of the request's. One that has ended is settled by it, if its
+        request `ends_by_text`; an unknown id is no error.
         """
         if self._scheduler.in_flight.has(request_id):
             self._aborts.append((request_id, index, reason, output_tokens))

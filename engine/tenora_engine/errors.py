@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class EngineError(Exception):
     """Anything the engine refuses or fails at; never raised as itself for a user's mistake."""
@@ -58,7 +60,22 @@ class DeadlineError(QueueFullError):
 
 
 class AdapterLoadError(EngineError):
-    """An adapter could not be read or does not fit; only its own requests fail."""
+    """An adapter could not be read or does not fit; only its own requests fail. `fault`: see
+    `events.Fault`."""
+
+    fault: Literal["engine", "damage", "store"] = "engine"
+
+
+class AdapterDamagedError(AdapterLoadError):
+    """What the object store holds of an adapter is not what was uploaded, or is gone."""
+
+    fault = "damage"
+
+
+class AdapterStoreError(AdapterLoadError):
+    """The object store did not give an adapter; later it may."""
+
+    fault = "store"
 
 
 class AdapterBusyError(EngineError):

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from tenora_engine.telemetry import TelemetryStats, WaitPart
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-Fault = Literal["engine", "request", "weights"]
+Fault = Literal["engine", "request", "weights", "damage", "store", "platform"]
+"""Whose fault it is that there is no answer: `damage` of an adapter's content in the object store,
+`store` where that did not give it; `platform`: it was cut off (`AbortReason`)."""
 """Whose an error is: the engine's, or of what was asked for, which fails however often it is, or of
 the weights that were to answer, whose logits are no numbers."""
 Residency = Literal["device", "host", "shared", "store"]
@@ -127,11 +129,12 @@ class EngineTotals(msgspec.Struct, frozen=True):
 
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     """The last event of one sequence. When `reason` is "error", `error` says why and `fault` whose
-    it is; `param` names the field, where it is the request's.
+    it is; `param` names the field, where it is the request's. An abort by the platform is its
+    `fault`, too.
 
     `usage` is what the sequence took. Where its request has no other, that is what is billed;
     else `settled` is, of all its sequences and those of the other parts of its body, in the event
-    of the last to end. A fault of the request's or of the weights makes all of them free. Where
+    of the last to end. Anybody's fault but the client's leaving makes all of them free. Where
     the text may end a sequence before its tokens do (`GenerationRequest.ends_by_text`), what is
     billed is known when the client has said so (`SettledEvent`); `usage` is of all that was
     generated then, at a fault too.

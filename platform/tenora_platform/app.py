@@ -23,6 +23,7 @@ from tenora_platform.bodies import BodyGate
 from tenora_platform.budgets import routes as budgets_routes
 from tenora_platform.compression import Compression
 from tenora_platform.description import DescribedApi
+from tenora_platform.erasure import routes as erasure_routes
 from tenora_platform.errors import ErrorBody, install_error_handlers
 from tenora_platform.evaluations import routes as evaluations_routes
 from tenora_platform.events import routes as events_routes
@@ -172,6 +173,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         memory_routes.router,
         operators_routes.router,
         tenants_routes.router,
+        erasure_routes.router,
         key_routes.router,
         me_routes.router,
         auth_routes.router,

@@ -57,6 +57,7 @@ def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.canary.rounds import Canary
+    from tenora_platform.erasure.worker import Eraser
     from tenora_platform.evaluations.worker import EvaluationWorker
     from tenora_platform.history.sampler import HistorySampler
     from tenora_platform.idempotency.sweeper import keep_swept
@@ -69,6 +70,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.probing.worker import Prober
     from tenora_platform.receipts import sweeper as receipts_sweeper
     from tenora_platform.reconciliation.service import Reconciler
+    from tenora_platform.registry import damage
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
@@ -93,7 +95,9 @@ def worker_work(state: AppState) -> Work:
         "intake": IntakeWorker(state).run,
         "store": state.store.keep,
         "collector": Collector(state).run,
+        "damage": partial(damage.keep_counted, state),
         "forgetter": Forgetter(state).run,
+        "eraser": Eraser(state).run,
         "rollouts": RolloutKeeper(state).run,
         "idempotency": partial(keep_swept, state.db),
         "receipts": partial(receipts_sweeper.keep_swept, state.db),

@@ -21,6 +21,7 @@ from tenora_platform.secret import write_private
 from tenora_platform.settings import Settings
 
 _CHECK_S = 120
+_PRICES = {"uncached_prefill": "0.10", "cached_prefill": "0.02", "output": "0.40"}
 _PLANS = {"acme": "premium", "globex": "standard"}
 
 
@@ -101,6 +102,7 @@ class Demo:
         for name, plan in _PLANS.items():
             if name not in tenants or not await self._known(tenants[name]["key"]):
                 tenants[name] = await self._make_tenant(name, plan)
+                await self._set_prices(tenants[name]["id"])
                 self._note(tenants)
         for adapter in adapters:
             tenant = tenants[adapter.tenant]
@@ -136,6 +138,11 @@ class Demo:
         path = f"/admin/v1/tenants/{made['id']}/api_keys"
         key = await self._call("POST", path, self._admin_key, json={"name": "demo"})
         return {"id": made["id"], "key": key["key"], "adapters": []}
+
+    async def _set_prices(self, tenant_id: str) -> None:
+        """So that the demo shows money; others are charged nothing until somebody sets a price."""
+        body = {"tenant": tenant_id, "per_million": _PRICES}
+        await self._call("POST", "/admin/v1/prices", self._admin_key, json=body)
 
     async def _upload(self, key: str, adapter: DemoAdapter) -> None:
         files = {

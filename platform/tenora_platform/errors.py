@@ -100,6 +100,19 @@ class SickWeightsError(ApiError):
         self.headers.setdefault("x-should-retry", "false")
 
 
+class DamagedAdapterError(ApiError):
+    """The version's content in the object store is damaged or gone. A retry would not help."""
+
+    code: str = "adapter_damaged"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The stored content of this adapter version is damaged or missing. The operator is"
+            " told; uploading the same files again restores it.",
+            headers={"x-should-retry": "false"},
+        )
+
+
 class UnauthorizedError(ApiError):
     status = 401
     type = "authentication_error"

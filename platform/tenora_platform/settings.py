@@ -146,6 +146,8 @@ class Settings(BaseSettings):
     usage_retention_months: int = Field(default=0, ge=0)
     """Whole months that usage events stay in the database beside the current one; older ones are
     archived in the object store. 0: for ever."""
+    tenant_grace_days: int = Field(default=7, ge=0, le=365)
+    """Days after which a tenant that was deleted is erased, unless it is restored."""
     history_minutes_days: int = Field(default=14, ge=1)
     """Days for which the history of service is kept by the minute."""
     history_hours_days: int = Field(default=400, ge=1)

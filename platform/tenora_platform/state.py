@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 from obstore.store import ObjectStore
@@ -43,6 +44,11 @@ from tenora_platform.templates.service import ChatTemplates
 from tenora_platform.tenants.ranks import Ranks
 from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
+
+ENGINE_ANSWER_S = 0.8
+"""So long a page waits for what it asks the engine, which may hang or be in a long step."""
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -92,6 +98,7 @@ class AppState:
     upload_pace: Pace
     upload_waits: Bell  # wakes the intake: a version may be checked now
     sick_versions: set[str] = field(default_factory=set)  # see `probing.sick`
+    damage_told: dict[str, float] = field(default_factory=dict)  # see `registry.damage`
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 
 
@@ -131,6 +138,19 @@ async def get_ready_engine(state: State) -> EngineClient:
     if not state.engine.ready:
         raise UnavailableError(not_ready_reason(state), code="engine_not_ready")
     return state.engine
+
+
+async def answered(question: Awaitable[T]) -> T:
+    """What the engine says to a question of a page's. Raises UnavailableError (503) where it says
+    nothing in time, and EngineError."""
+    try:
+        async with asyncio.timeout(ENGINE_ANSWER_S):
+            return await question
+    except TimeoutError:
+        raise UnavailableError(
+            f"The engine did not answer within {ENGINE_ANSWER_S:g} s: it hangs, or is busy.",
+            code="engine_not_answering",
+        ) from None
 
 
 def not_ready_reason(state: AppState) -> str:

@@ -69,6 +69,7 @@ def test_the_default_model_has_a_draft_layer_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(run_module, "default_model_folder", lambda _: tmp_path)
+    monkeypatch.setattr(run_module, "check_model_folder", lambda _: None)
     ours = with_model(Settings(device="cpu")).to_engine_config()
     assert ours.draft_layer == str(default_draft_layer())
     assert ours.draft_layer_optional
@@ -281,6 +282,10 @@ def test_managing_from_a_shell(listening: Listening, tmp_path: Path) -> None:
     tenant = json.loads(text)
     code, text = run("tenant", "list", *where, **admin)
     assert tenant["id"] in text, "ids are printed whole"
+    code, text = run("tenant", "delete", tenant["id"], "--grace-days", "3", *where, **admin)
+    assert (code, "suspended" in text) == (0, True), text
+    code, text = run("tenant", "restore", tenant["id"], *where, **admin)
+    assert (code, "active" in text) == (0, True), text
     code, text = run("tenant", "update", tenant["id"], "--plan", "premium", *where, **admin)
     assert "premium" in text
 

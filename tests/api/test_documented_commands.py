@@ -71,6 +71,7 @@ async def environment(api: Api) -> AsyncIterator[dict[str, str]]:
             **dict.fromkeys(("KEY", "ACME"), tenant.key),
             "ADMIN": ADMIN_KEY,
             "TENANT": tenant.id,
+            "LEAVING": (await api.new_tenant("leaving")).id,
             "LISTENING": url.removeprefix("http://"),
         }
 

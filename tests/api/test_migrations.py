@@ -196,3 +196,65 @@ def test_versions_get_room_for_a_draft_layer_and_lose_it(servers: Servers, owned
             superuser.execute(layers)
         prepare_database(urls)
         assert superuser.execute(layers).fetchall() == [(7, None, None)]
+
+
+_PRESET = [("price_default", Decimal("0.4"))]
+
+
+def prices_of(link: psycopg.Connection[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return link.execute(
+        "SELECT v.id, per_million FROM price_versions v JOIN prices ON price_version_id = v.id "
+        "WHERE meter = 'output' AND class = '' ORDER BY v.id"
+    ).fetchall()
+
+
+_TENANT = "INSERT INTO tenants (id, name, plan) VALUES ('t', 't', 'free')"
+_NO = "(SELECT no FROM price_versions WHERE id = 'price_default')"
+_SERIES = (
+    "INSERT INTO usage_series (tenant_id, key, kind, model, class) "
+    "VALUES ('t', 'x', 'chatcmpl', 'm', 'default')"
+)
+_CHARGED = (
+    f"{_TENANT}; {_SERIES}; INSERT INTO usage_days (tenant_id, day, series_id, price_version_no, "
+    f"output) SELECT 't', '2026-11-01', id, {_NO}, 1 FROM usage_series"
+)
+_TIERED = (
+    f"{_TENANT}; INSERT INTO usage_volumes (tenant_id, month, price_version_no, model, class, "
+    f"meter, quantity) VALUES ('t', '2026-11-01', {_NO}, 'm', '', 'output', 1)"
+)
+_SET = (
+    "INSERT INTO price_versions (id, plan, currency, effective_from) "
+    "VALUES ('mine', 'premium', 'EUR', '2026-01-01')"
+)
+
+
+@pytest.mark.parametrize("before", [_CHARGED, _TIERED, _SET, f"{_TENANT}; {_SET}"])
+def test_prices_stay_where_they_were_used_or_set(
+    servers: Servers, owned_url: str, before: str
+) -> None:
+    urls = database_urls(owned_url, servers.secret, DEFAULT)
+    prepare_database(urls, "0039")
+    as_superuser = plain_url(with_database(servers.postgres_url, str(urls.owner.database)))
+    with psycopg.connect(as_superuser, autocommit=True) as superuser:
+        superuser.execute(before)
+        prepare_database(urls)
+        assert prices_of(superuser) == _PRESET
+
+
+@pytest.mark.parametrize("before", ["SELECT 1", _TENANT, f"{_TENANT}; {_SERIES}"])
+def test_prices_that_nobody_set_or_used_are_taken_back(
+    servers: Servers, owned_url: str, before: str
+) -> None:
+    urls = database_urls(owned_url, servers.secret, DEFAULT)
+    prepare_database(urls, "0039")
+    as_superuser = plain_url(with_database(servers.postgres_url, str(urls.owner.database)))
+    with psycopg.connect(as_superuser, autocommit=True) as superuser:
+        superuser.execute(before)
+        prepare_database(urls)
+        assert prices_of(superuser) == [("price_free", Decimal(0))]
+        meters = superuser.execute("SELECT count(*), sum(per_million) FROM prices").fetchall()
+        assert meters == [(7, Decimal(0))]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            superuser.execute("DELETE FROM prices")
+        unforced = "SELECT 1 FROM pg_class WHERE relrowsecurity AND NOT relforcerowsecurity"
+        assert superuser.execute(unforced).fetchall() == []

@@ -23,7 +23,8 @@ Made = dict[tuple[str, int], int]
 
 @pytest.fixture
 def made(api: Api, monkeypatch: pytest.MonkeyPatch) -> Made:
-    """How many tokens the engine has generated, by request and sequence of its own."""
+    """How many tokens the engine has metered, by request and sequence of its own: none where the
+    platform cut it off."""
     found: Made = {}
     meter = api.engine._meter
 
@@ -31,8 +32,9 @@ def made(api: Api, monkeypatch: pytest.MonkeyPatch) -> Made:
         request: GenerationRequest, index: int, tokens: int, reason: FinishReason
     ) -> UsageRecord:
         assert (request.request_id, index) not in found
-        found[request.request_id, index] = tokens
-        return meter(request, index, tokens, reason)
+        record = meter(request, index, tokens, reason)
+        found[request.request_id, index] = record.output_tokens
+        return record
 
     monkeypatch.setattr(api.engine, "_meter", metered)
     return found

@@ -18,6 +18,7 @@ import pypdfium2
 import pytest
 
 from api_harness import ADMIN_KEY, Api, TestTenant
+from platform_fixtures import Connection
 from priced_adapters import DIGEST, an_adapter
 from shell import Listening, run
 from tenora_engine.events import UsageRecord
@@ -422,10 +423,12 @@ async def test_pages_of_an_export_have_neither_gaps_nor_doubles(
     assert len(ids) == len(set(ids)) == 5
 
 
-def test_from_a_shell(listening: Listening, tmp_path: Path) -> None:
+def test_from_a_shell(listening: Listening, tmp_path: Path, owner: Connection) -> None:
     where, admin = ("--url", listening.url), {"TENORA_ADMIN_KEY": ADMIN_KEY}
     code, text = run("tenant", "create", "shell", "--json", *where, **admin)
     made = json.loads(text)
+    # A customer for the whole month.
+    owner.execute("update tenants set created_at = '2020-01-01' where id = %s", [made["id"]])
     terms = {
         "tenant": made["id"],
         "per_million": {"uncached_prefill": "1", "cached_prefill": "0", "output": "2"},

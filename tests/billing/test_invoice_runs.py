@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -303,7 +303,37 @@ async def test_a_minimum_is_asked_of_who_used_nothing(books: InvoiceBooks) -> No
     await books.execute("update tenants set created_at = '2026-11-20' where id = :tenant")
     assert (await books.run(OCTOBER)).made == []  # it was not there
     (row,) = (await books.run()).made
-    assert await books.lines(row.id) == [("minimum", None, Decimal("12.50"))]
+    assert await books.lines(row.id) == [("minimum", None, Decimal("4.58"))]
+    assert row.terms["minimum_days"] == "11/30"
+
+
+async def test_a_minimum_is_of_the_days_that_the_tenant_was_there(books: InvoiceBooks) -> None:
+    """Its first month and its last; as one draft after the other, and once final."""
+    await books.terms(minimum="30", included="1")
+    await books.execute(
+        "update tenants set created_at = '2026-10-16 23:59:59+00' where id = :tenant"
+    )
+    await books.use(date(2026, 10, 20), "5")
+    for draft in (True, True, None):
+        (october,) = (await books.run(OCTOBER, draft=draft)).made
+        # 16 of 31 days: 15.48; 5 were used, and 1 is included.
+        kinds = [(kind, amount) for kind, _, amount in await books.lines(october.id)]
+        assert kinds == [
+            ("usage", Decimal("5.00")),
+            ("included", Decimal("-1.00")),
+            ("minimum", Decimal("11.48")),
+        ]
+    assert (await books.run(OCTOBER)).made == []
+    await books.execute(
+        "update tenants set status = 'suspended', status_before = 'active', "
+        "deleted_at = '2026-12-10', erase_after = '2026-12-17' where id = :tenant"
+    )
+    (november,) = (await books.run()).made
+    assert await books.lines(november.id) == [("minimum", None, Decimal("30.00"))]
+    assert "minimum_days" not in november.terms
+    (december,) = (await books.run(DECEMBER, at=IN_JANUARY)).made
+    assert await books.lines(december.id) == [("minimum", None, Decimal("9.68"))]
+    assert (await books.run(date(2027, 1, 1), at=datetime(2027, 2, 9, tzinfo=UTC))).made == []
 
 
 async def test_a_worker_makes_months_final_where_it_may(books: InvoiceBooks, api: Api) -> None:

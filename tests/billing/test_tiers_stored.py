@@ -271,6 +271,8 @@ async def test_a_preview_has_what_lists_include_and_ask_for_at_least(api: Api) -
     await api.put_plan(plan, {})
     await add_prices(api, plan=plan, minimum="5", included="1.5")
     buyer, idle = await api.new_tenant("buyer", plan), await api.new_tenant("idle", plan)
+    async with api.state.db.admin_session() as session:  # customers for the whole month
+        await session.execute(text("update tenants set created_at = '2020-01-01'"))
 
     async def dues(**body: Any) -> dict[str, tuple[Any, Any]]:
         """(before, after) in dollars by tenant."""

@@ -185,7 +185,7 @@ def test_a_beam_without_numbers_ends_the_search_and_nothing_else(
         assert texts_of([*events, *made], other) == alone
 
 
-def test_an_engine_that_stops_meters_all_beams(world: World) -> None:
+def test_an_engine_that_stops_charges_no_beam(world: World) -> None:
     with running(world) as engine:
         request = search(random.Random(1), "r")
         beams = SamplingParams(
@@ -202,7 +202,7 @@ def test_an_engine_that_stops_meters_all_beams(world: World) -> None:
         for _ in range(5):
             engine.step()
         ends = ends_of(engine.abandon(None))
-        assert [end.usage.output_tokens for end in ends] == [5] * 4
+        assert [end.usage.output_tokens for end in ends] == [0] * 4
 
 
 def test_a_late_search_is_refused_whole(world: World) -> None:

@@ -133,12 +133,12 @@ def test_a_part_that_is_refused_for_its_deadline_settles_the_others() -> None:
 
 
 @pytest.mark.parametrize("failure", [None, RuntimeError("the engine's own")])
-def test_an_engine_that_ends_bills_what_has_run(failure: RuntimeError | None) -> None:
+def test_an_engine_that_ends_bills_nothing_that_it_cut_off(failure: RuntimeError | None) -> None:
     rig = Rig.build(make_config())
     rig.engine.submit(part(0, 3, tokens=1))
     rig.engine.submit(part(1, 3, tokens=9))
     events = steps(rig, 3) + rig.engine.abandon(failure)
-    assert tokens(usage_of(events)) == {"b-0:0": (3, 1), "b-1:0": (3, 3)}
+    assert tokens(usage_of(events)) == {"b-0:0": (0, 0), "b-1:0": (0, 0)}
 
 
 def test_bodies_of_tenants_have_nothing_to_do_with_each_other() -> None:

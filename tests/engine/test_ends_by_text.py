@@ -253,14 +253,14 @@ def test_a_tenant_that_never_tells_has_its_oldest_settled(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("failure", [None, RuntimeError("the engine's own")])
-def test_an_engine_that_ends_bills_what_waits(failure: RuntimeError | None) -> None:
+def test_an_engine_that_ends_bills_what_had_ended(failure: RuntimeError | None) -> None:
     rig = built()
     rig.engine.submit(asked("ended", max_tokens=2))
     events = run(rig)
     rig.engine.submit(asked("runs", max_tokens=9))
     events += rig.engine.step() + rig.engine.abandon(failure)
     reason = "abort" if failure is None else "error"
-    assert charged(events) == {"ended:0": (3, 2, "length"), "runs:0": (3, 1, reason)}
+    assert charged(events) == {"ended:0": (3, 2, "length"), "runs:0": (0, 0, reason)}
 
 
 def test_an_id_is_taken_until_it_is_settled() -> None:

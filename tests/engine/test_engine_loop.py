@@ -178,9 +178,10 @@ def test_when_the_loop_dies_everything_in_flight_ends_with_its_usage(
     assert {event.reason for event in ends} == {"error"}
     tokens = sum(len(e.token_ids) for e in sink.events if isinstance(e, TokenEvent))
     by_name = {event.usage.event_id: event.usage for event in ends}
-    assert sum(usage.output_tokens for usage in by_name.values()) >= tokens >= 5
-    assert by_name["running:0"].prompt_tokens == 2
-    assert by_name["loads:0"].prompt_tokens == 0, "it never ran"
+    assert tokens >= 5
+    assert {(each.prompt_tokens, each.output_tokens) for each in by_name.values()} == {(0, 0)}, (
+        "nobody is charged for what the engine broke off"
+    )
 
 
 def test_what_is_in_flight_when_the_loop_is_stopped_is_metered() -> None:

@@ -64,7 +64,7 @@ def test_one_request_s_fault_ends_one_request() -> None:
     assert rig.engine.stats().counters["step_failures"] == 1
 
 
-def test_the_failed_step_is_not_charged() -> None:
+def test_what_an_error_ends_is_not_charged() -> None:
     rig = Rig.build(make_config())
     rig.executor.fails = fails_with("at once")
     rig.engine.submit(make_request("at once", [1, 2]))
@@ -75,7 +75,22 @@ def test_the_failed_step_is_not_charged() -> None:
         rig.engine.step()
     rig.executor.fails = fails_with("later")
     usage = ends(run(rig))["later"].usage
-    assert (usage.prompt_tokens, usage.output_tokens) == (2, 3)
+    assert (usage.prompt_tokens, usage.output_tokens) == (0, 0)
+
+
+def test_what_the_platform_cuts_off_is_not_charged() -> None:
+    rig = Rig.build(make_config())
+    for name in ("cut", "left"):
+        rig.engine.submit(make_request(name, [1, 2], ignore_eos=True))
+    for _ in range(3):
+        rig.engine.step()
+    rig.engine.abort("cut", reason="cut_off")
+    rig.engine.abort("left", reason="client_gone")
+    found = {e.request_id: e for e in rig.engine.step() if isinstance(e, FinishEvent)}
+    assert {event.reason for event in found.values()} == {"abort"}
+    assert found["cut"].fault == "platform"
+    charged = {name: (e.usage.prompt_tokens, e.usage.output_tokens) for name, e in found.items()}
+    assert charged == {"cut": (0, 0), "left": (2, 3)}
 
 
 def test_what_cannot_be_answered_is_not_charged() -> None:

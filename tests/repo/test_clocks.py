@@ -20,21 +20,23 @@ FILES = """beside the times of files, which the system gives by its wall clock""
 PLATFORM = {
     STORED: """
         audit/service budgets/true_up canary/rounds cli/books cli/money_fill cli/portal_bench
-        evaluations/service invoices/parties invoices/runs invoices/service invoices/worker
-        ledger/poster ledger/service operators/service processes/presence receipts/service
-        rollouts/aliases tenants/key_service tenants/service webhooks/delivery webhooks/service
+        erasure/service evaluations/service invoices/parties invoices/runs invoices/service
+        invoices/worker ledger/poster ledger/service operators/service processes/presence
+        receipts/service registry/damage rollouts/aliases tenants/key_service tenants/service
+        webhooks/delivery webhooks/service
         billing/price_book billing/prices billing/routes budgets/grants budgets/service
         forecasts/routes invoices/export_routes invoices/routes probing/costs tenants/routes
         usage/books usage/engine_totals usage/partitions usage/service usage/storage
         usage/tenant_cost_routes usage/tenant_costs
     """,
     COMPARED: """
-        canary/tenants evaluations/worker history/sampler history/window kept_keys ledger/expiry
-        people/repository people/service people/sessions probing/service probing/worker
-        receipts/contents_repository receipts/search receipts/signing reconciliation/repository
+        canary/tenants erasure/worker evaluations/worker history/sampler history/window kept_keys
+        ledger/expiry people/repository people/service people/sessions probing/service
+        probing/worker receipts/contents_repository receipts/search receipts/signing
+        reconciliation/repository
         reconciliation/service registry/collector registry/forgetting registry/listing
         registry/service registry/store_identity registry/trash registry/uploads registry/worker
-        rollouts/keeper rollouts/service waits/sampler waits/service
+        rollouts/keeper rollouts/service tenants/repository waits/sampler waits/service
     """,
     SHOWN: "inference/responses/answer inference/session live/payloads live/wire",
     NAMED: "ids history/answers memory/history rollouts/outcomes",

@@ -139,8 +139,8 @@ class FakeEngine:
     ) -> AsyncIterator[SequenceEvent]:
         if request.adapter is not None and request.adapter.digest in self.sick:
             usage = self._meter(request, index, 0, "error")
-            why = f"the adapter {request.adapter.digest} produces logits that are no numbers"
-            yield FinishEvent(request.request_id, index, "error", usage, why, fault="weights")
+            error = f"the adapter {request.adapter.digest} produces logits that are no numbers"
+            yield FinishEvent(request.request_id, index, "error", usage, error, fault="weights")
             return
         allowed = request.sampling.allowed_token_ids
         wanted = list(allowed or self.text.encode(self.answer(request, index)))
@@ -223,6 +223,8 @@ class FakeEngine:
             rejected_draft_tokens=2 if request.prediction_token_ids else 0,
         )
         key = request.request_id, index
+        if self._stops.get(key, ("",))[0] == "cut_off":
+            record = record.freed()
         if request.ends_by_text and reason != "abort" and key not in self._stops:
             self._unsure[key] = record
         else:

@@ -123,7 +123,10 @@ async def new_books(
     versions = {}
     async with db.admin_session() as session:
         await session.execute(
-            text("insert into tenants (id, name, plan) values (:id, 'books', 'free')"),
+            text(
+                "insert into tenants (id, name, plan, created_at) "
+                "values (:id, 'books', 'free', '2020-01-01')"
+            ),
             {"id": tenant_id},
         )
         for day, currency in enumerate(currencies, 1):

@@ -30,6 +30,24 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _TEMPLATE = "tenora_template"
 
 
+def set_first_prices(url: str) -> None:
+    """As an installation has them that charged before they were taken back (migration 0040)."""
+    with psycopg.connect(plain_url(url), autocommit=True) as connection:
+        connection.execute(
+            """
+            ALTER TABLE prices DISABLE TRIGGER append_only;
+            ALTER TABLE prices DROP CONSTRAINT fk_prices_price_version_id_price_versions;
+            UPDATE price_versions SET id = 'price_default' WHERE id = 'price_free';
+            UPDATE prices SET price_version_id = 'price_default', per_million = CASE meter
+              WHEN 'uncached_prefill' THEN 0.10 WHEN 'cached_prefill' THEN 0.02
+              WHEN 'output' THEN 0.40 ELSE 0 END;
+            ALTER TABLE prices ADD CONSTRAINT fk_prices_price_version_id_price_versions
+              FOREIGN KEY (price_version_id) REFERENCES price_versions (id);
+            ALTER TABLE prices ENABLE TRIGGER append_only;
+            """
+        )
+
+
 @dataclass(frozen=True)
 class Servers:
     """PostgreSQL (as its superuser) and Valkey, embedded, for the whole session."""
@@ -93,6 +111,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         made.execute("SELECT pg_reload_conf()")
         made.execute("CREATE DATABASE {}", _TEMPLATE)
         prepare_database(database_urls(with_database(postgres.url, _TEMPLATE), secret, DEFAULT))
+        set_first_prices(with_database(postgres.url, _TEMPLATE))
         yield made
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from api_harness import Api
 from fake_engine import FakeEngine
+from tenora_engine.client import EngineClient
 from tenora_engine.config import EngineConfig
-from tenora_engine.transport.inprocess import InProcessEngineClient
 from tenora_kernels.backend import has_compiled_ops
 from tenora_platform.app import create_app
 from tenora_platform.settings import Settings
@@ -42,7 +42,7 @@ def tiny_config(folder: Path) -> EngineConfig:
 
 
 @asynccontextmanager
-async def api_over(settings: Settings, engine: InProcessEngineClient) -> AsyncIterator[Api]:
+async def api_over(settings: Settings, engine: EngineClient) -> AsyncIterator[Api]:
     """As `api_harness.running_api` has it, once the engine is ready."""
     app = create_app(settings, engine=engine)
     async with app.router.lifespan_context(app):

@@ -11,6 +11,7 @@ export type DeliveryState = Delivery["state"];
 export const EVENT_TYPES = [
   "adapter.active",
   "adapter.rejected",
+  "adapter.damaged",
   "adapter.no_effect_measured",
   "evaluation.completed",
   "evaluation.failed",

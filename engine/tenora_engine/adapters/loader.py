@@ -4,6 +4,7 @@ engine's steps. Knows nothing of device pages, slots or requests."""
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import threading
 import time
@@ -36,6 +37,8 @@ _MEMO_S = 30.0  # how long what Redis said about one digest is believed
 _TELL_S = 10.0  # Redis hears so often what was used
 _READ_BYTES = 512 * 1024**2  # of adapters as they were uploaded, while they are packed
 _USES_MAX = 1000  # adapters of which that is counted meanwhile
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -313,7 +316,10 @@ class AdapterLoader:
         except AdapterLoadError as error:
             self._finish(flight, None, error, "store", work.worked_s)
         except Exception as error:  # a defect must fail this adapter's requests, not hang them
-            wrapped = AdapterLoadError(f"loading {flight.ref.digest} failed: {error!r}")
+            _log.exception("loading %s failed", flight.ref.digest)
+            wrapped = AdapterLoadError(
+                f"loading {flight.ref.digest} failed: {type(error).__name__}"
+            )
             wrapped.__cause__ = error
             self._finish(flight, None, wrapped, "store", work.worked_s)
         else:

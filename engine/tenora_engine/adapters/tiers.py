@@ -24,7 +24,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.clocks import steady, unix_offset
-from tenora_engine.errors import AdapterLoadError
+from tenora_engine.errors import AdapterDamagedError, AdapterLoadError, AdapterStoreError
 from tenora_engine.events import AdapterResidency
 from tenora_engine.fair_cache import FairCache
 from tenora_engine.pace import Pace, Work
@@ -324,7 +324,7 @@ class StoreTier:
         config = bytes(self._get(config_key(digest), work)[0].numpy())
         weights, weights_sha256 = self._get(weights_key(digest), work)
         if adapter_digest(config, weights_sha256) != digest:
-            raise AdapterLoadError(
+            raise AdapterDamagedError(
                 f"the object store's copy of {digest} does not match its digest; upload it again"
             )
         try:
@@ -340,7 +340,9 @@ class StoreTier:
         """The tensors of an adapter's draft layer. Raises AdapterLoadError, as `read`."""
         file, sha256 = self._get(draft_key(digest), work or self._pace)
         if f"sha256:{sha256}" != digest:
-            raise AdapterLoadError(f"the object store's copy of {digest} does not match its digest")
+            raise AdapterDamagedError(
+                f"the object store's copy of {digest} does not match its digest"
+            )
         try:
             return tensors_of(file)
         except ValueError as error:
@@ -355,10 +357,10 @@ class StoreTier:
             try:
                 self._store = open_store(self._url)
             except (BaseError, ValueError, OSError) as error:
-                raise AdapterLoadError(f"the object store {self._url}: {error}") from error
+                raise AdapterStoreError(f"the object store {self._url}: {error}") from error
         try:
             return read_object(self._store, key, work)
         except FileNotFoundError as error:
-            raise AdapterLoadError(f"the object store has no {key}; upload it again") from error
+            raise AdapterDamagedError(f"the object store has no {key}; upload it again") from error
         except (BaseError, OSError) as error:
-            raise AdapterLoadError(f"the object store did not give {key}: {error}") from error
+            raise AdapterStoreError(f"the object store did not give {key}: {error}") from error

@@ -31,14 +31,20 @@ _HASHED_AT_ONCE = 512 * 1024
 def read_object(
     store: ObjectStore, key: str, work: Work
 ) -> tuple[Tensor, str]:  # [bytes] uint8, its SHA-256 in hex
-    """One object. Raises what obstore does. What the caller goes on to do with it is at the same
-    pace."""
-    from obstore import get, get_range
+    """One object; an empty one is FileNotFoundError. Raises what obstore does. What the caller goes
+    on to do with it is at the same pace."""
+    from obstore import get, get_range, head
+    from obstore.exceptions import BaseError
     from obstore.store import LocalStore
 
     part = _LOCAL_PART_BYTES if isinstance(store, LocalStore) else _REMOTE_PART_BYTES
     with work.waiting():
-        first = get(store, key, options={"range": (0, part)})
+        try:
+            first = get(store, key, options={"range": (0, part)})
+        except BaseError as error:
+            if head(store, key)["size"]:
+                raise
+            raise FileNotFoundError(key) from error  # nothing has no range
         chunk: Any = first.bytes()
     size = first.meta["size"]
     work.begin(size)

@@ -362,8 +362,8 @@ class MemoryManager:
         its, more = self._own(sequence), self._lacks(sequence)
         if not its.surplus(beyond_max=False, more=more):
             return any(self._own(other) is its for other in others)
-        theirs = ((self._own(each), self._lacks(each)) for each in others)
-        return any(self._partitions.compete(own, its, lacks, more) for own, lacks in theirs)
+        compete, own, lacks = self._partitions.compete, self._own, self._lacks
+        return any(compete(own(other), its, lacks(other), more) for other in others)
 
     def adapter_competes(self, sequence: Sequence, adapter: ResidentAdapter) -> bool:
         """Whether the adapter's pages could help the sequence."""

@@ -23,7 +23,7 @@ def read_eos_token_ids(folder: Path) -> tuple[int, ...]:
             continue
         try:
             found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
+        except (OSError, ValueError, AttributeError) as error:
             raise ModelLoadError(f"{file} is not a JSON object: {error}") from error
         ids = _token_ids(file, found)
         if ids:

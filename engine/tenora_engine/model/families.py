@@ -112,7 +112,7 @@ def read_spec(folder: str) -> DecoderSpec:
         raise ModelLoadError(f"the model folder {folder} has no config.json; is it a model's?")
     try:
         config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ModelLoadError(f"{file} is not valid JSON: {error}") from error
     try:
         return spec_of(config, folder, read_eos_token_ids(path))

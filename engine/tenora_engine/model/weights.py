@@ -138,7 +138,7 @@ class SafetensorsFolder:
                     " dummy for random weights"
                 )
             return {stored.name: stored for file in files for stored in _tensors_of(file)}
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
+        except (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ModelLoadError(f"{self._folder} could not be read: {error}") from error
 
 

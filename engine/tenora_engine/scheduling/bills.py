@@ -13,6 +13,7 @@ import msgspec
 
 from tenora_engine.events import FinishEvent, SettledEvent, UsageRecord
 from tenora_engine.request import GenerationRequest
+from tenora_engine.scheduling.meters import is_unanswered
 
 CONFIRM_S = 300.0
 """So long a sequence that has ended waits to be told where its text ended. Who has its events says
@@ -44,7 +45,7 @@ class Bill:
 
     def add(self, event: FinishEvent) -> None:
         """A sequence has ended as the event says."""
-        self.is_free |= event.reason == "error" and event.fault != "engine"
+        self.is_free |= is_unanswered(event)
         self.records.append(event.usage)
 
     def settle(self) -> list[UsageRecord]:

@@ -99,7 +99,8 @@ class StepsInFlight:
                 left.append(item)
         if len(left) == len(step):
             raise error
-        return ScheduledStep(left)
+        # Who is in error takes its siblings along.
+        return ScheduledStep([i for i in left if i.sequence.state is SequenceState.RUNNING])
 
     def _end(self, item: ScheduledSequence, message: str) -> None:
         if item.sequence.state is SequenceState.RUNNING:

@@ -161,6 +161,13 @@ FINISH_OF: dict[AbortReason, FinishReason] = {
     "client_gone": "abort",
     "stop": "stop",
     "invalid": "error",
+    "cut_off": "abort",
+}
+FAULT_OF: dict[AbortReason, Fault] = {
+    "client_gone": "engine",
+    "stop": "engine",
+    "invalid": "request",
+    "cut_off": "platform",
 }
 
 
@@ -177,19 +184,24 @@ class Ending(NamedTuple):
     is_told: bool = False
 
 
+def is_unanswered(ending: Ending | FinishEvent) -> bool:
+    """Whether what ends so is charged to nobody."""
+    return ending.reason == "error" or (ending.reason == "abort" and ending.fault == "platform")
+
+
 def finish_event(
     flight: Flight, sequence: Sequence, ending: Ending, now_s: float, to_unix_s: float
 ) -> FinishEvent:
     """The last event of a sequence of `flight`. The prompt is metered on sequence 0, unless the
-    request ends without having run at all. Of an error nothing is that brought nothing, or that is
-    no fault of the engine's: what could not be answered is not charged, and its bill (`bills`) says
-    the same of the sequences that ended before. That alone says it where the text may have been
-    complete before the fault."""
+    request ends without having run at all. Of an error, and of what the platform cut off, nothing
+    is: what could not be answered is not charged, and its bill (`bills`) says the same of the
+    sequences that ended before. That alone says it where the text may have been complete before,
+    and something was generated."""
     generated, asked = sequence.num_generated, ending.output_tokens
     metered = generated if asked is None else max(min(asked, generated), 0)
     ran = flight.ran or len(flight.sequences) > 1
-    is_faulted = ending.fault != "engine" and not flight.request.ends_by_text
-    is_free = ending.reason == "error" and (is_faulted or not generated)
+    has_answer = flight.request.ends_by_text and generated
+    is_free = is_unanswered(ending) and not has_answer
     usage = usage_record(
         sequence,
         ending.reason,

@@ -20,7 +20,6 @@ from tenora_engine.errors import (
 from tenora_engine.events import (
     Event,
     Fault,
-    FinishEvent,
     FinishReason,
     RefusedEvent,
     Residency,
@@ -39,13 +38,15 @@ from tenora_engine.scheduling.bills import Bills, settled
 from tenora_engine.scheduling.class_queue import service_class
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.held import Held
+from tenora_engine.scheduling.last_events import events_of_the_end, last_event
 from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.meters import (
+    FAULT_OF,
     FINISH_OF,
     Charges,
     Counters,
     Ending,
-    finish_event,
+    is_unanswered,
     meter_end,
     meter_start,
 )
@@ -182,21 +183,22 @@ class Requests:
     ) -> None:
         """See `Engine.abort`."""
         if index is None and reason != "stop":
-            self.events += settled(self.bills.abort(request_id, is_free=reason == "invalid"))
+            self.events += settled(
+                self.bills.abort(request_id, is_free=reason in ("invalid", "cut_off"))
+            )
         else:
             text_ends = output_tokens if reason == "stop" else None
             self.events += settled(self.bills.confirm(request_id, index, text_ends))
         flight = self.flights.get(request_id)
         if flight is None:
             return
-        fault: Fault = "request" if reason == "invalid" else "engine"
         for sequence in reversed(flight.sequences.copy()):
             if index in (None, sequence.index) and sequence.state is not SequenceState.FINISHED:
                 self.finish(
                     sequence,
                     FINISH_OF[reason],
                     output_tokens=output_tokens,
-                    fault=fault,
+                    fault=FAULT_OF[reason],
                     is_told=True,
                 )
 
@@ -313,10 +315,10 @@ class Requests:
         is_told: bool = False,
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event. A beam
-        search ends as a whole, and so does a request at `fault`: it has no answer."""
+        search ends as a whole, and so does a request in error or cut off: it has no answer."""
         flight = self.flights[sequence.request.request_id]
         ending = Ending(reason, output_tokens, error, stop_token_id, fault, param, is_told)
-        is_whole = sequence.beams is not None or fault != "engine"
+        is_whole = sequence.beams is not None or is_unanswered(ending)
         ends = flight.sequences.copy() if is_whole else [sequence]
         for each in reversed(ends):
             self._end(flight, each, ending)
@@ -328,7 +330,7 @@ class Requests:
         if sequence.beams is not None and ending.reason in ("stop", "length"):
             ending = give_text(sequence, ending, self.events)
         meter_end(sequence, ending, now_s)
-        self.events.append(self._last_event(flight, sequence, ending, now_s, to_unix_s))
+        self.events.append(last_event(self.bills, flight, sequence, ending, now_s, to_unix_s))
         self._leave(flight, sequence)
         self._drafts.ended(sequence)
         if not flight.sequences:
@@ -338,32 +340,13 @@ class Requests:
     def abandon(self, reason: FinishReason, error: str | None) -> list[Event]:
         """The last events, with their meters, of all that is in flight when the engine ends. The
         memory may be beyond repair by now and is not touched: nothing can be done after this."""
-        events, now_s, to_unix_s = self.events.copy(), self._clock(), self._memory.unix_offset()
-        ended = {(e.request_id, e.index) for e in events if isinstance(e, FinishEvent)}
-        for flight in self.flights.values():
-            request_id = flight.request.request_id
-            left = [s for s in flight.sequences if (request_id, s.index) not in ended]
-            flight.sequences[:] = left
-            for sequence in reversed(left):
-                if sequence.state is SequenceState.WAITING:
-                    self._waits.end(sequence, now_s)
-                sequence.waits.parts = self._waits.parts(sequence)
-                ending = Ending(reason, error=error)
-                events.append(self._last_event(flight, sequence, ending, now_s, to_unix_s))
-                flight.sequences.remove(sequence)
-        for usage in self.bills.close():
-            events += settled(usage)
+        ending = Ending(reason, error=error, fault="platform")
+        times = self._clock(), self._memory.unix_offset()
+        flights = self.flights.values()
+        events = events_of_the_end(flights, self.events, self.bills, self._waits, ending, *times)
         self.flights.clear()
         self.events.clear()
         return events
-
-    def _last_event(
-        self, flight: Flight, sequence: Sequence, ending: Ending, now_s: float, to_unix_s: float
-    ) -> FinishEvent:
-        """Make the last event of a sequence that has not left its flight."""
-        event = finish_event(flight, sequence, ending, now_s, to_unix_s)
-        left = len(flight.sequences) - 1
-        return self.bills.add(flight.request, flight.bill, event, left, is_sure=ending.is_told)
 
     def _refuse(self, sequence: Sequence) -> None:
         """End all sequences of a waiting request, of which none has run."""
@@ -515,4 +498,4 @@ class Requests:
                 continue
             for sequence in reversed(flight.sequences.copy()):
                 if sequence.state is SequenceState.WAITING:
-                    self.finish(sequence, "error", error=str(error))
+                    self.finish(sequence, "error", error=str(error), fault=error.fault)

@@ -62,14 +62,18 @@ class ChatTemplate:
         config = _read_json(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
         if file.is_file():
-            source: Any = file.read_text(encoding="utf-8")
+            source: Any = _read_text(file)
+            if not source:
+                raise ModelLoadError(f"{file} is empty; restore it, or remove it for no template")
         else:
             source = _read_json(folder / "chat_template.json").get("chat_template")
             source = source or config.get("chat_template")
         if isinstance(source, list):  # several by name; the plain one is "default"
-            source = {item["name"]: item["template"] for item in source}.get("default")
+            source = _by_name(source, folder).get("default")
         if not source:
             return None
+        if not isinstance(source, str):
+            raise ModelLoadError(f"the chat template of {folder} is no text")
         return cls(source, read_special_tokens(folder))
 
     @staticmethod
@@ -122,13 +126,29 @@ class GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+def _by_name(listed: list[Any], folder: Path) -> dict[str, Any]:
+    try:
+        return {item["name"]: item["template"] for item in listed}
+    except (KeyError, TypeError) as error:
+        raise ModelLoadError(f"the chat templates of {folder} are not listed by name") from error
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"{file} could not be read: {error}") from error
+
+
 def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(_read_text(file))
     except ValueError as error:
         raise ModelLoadError(f"{file} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"{file} is not a JSON object")
     return value
 
 

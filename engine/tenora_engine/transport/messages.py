@@ -41,6 +41,8 @@ _KINDS: dict[str, type[errors.EngineError]] = {
         errors.QueueFullError,
         errors.DeadlineError,
         errors.AdapterBusyError,
+        errors.AdapterDamagedError,
+        errors.AdapterStoreError,
         errors.AdapterLoadError,
         errors.ModelLoadError,
         errors.MemoryBudgetError,

@@ -296,7 +296,8 @@ class EngineServer:
             )
 
     def _abort(self, request_id: str) -> None:
-        self._command(lambda loop: loop.abort(request_id))
+        """Nobody is to be charged: its client waits for an answer, or its process has died."""
+        self._command(lambda loop: loop.abort(request_id, reason="cut_off"))
 
     def _forget(self, client: bytes, message: m.Forget) -> None:
         self._command(
@@ -405,7 +406,7 @@ class EngineServer:
                 self._send(client, m.Pong(self._keeper.trouble))
 
     def _drop(self, client: bytes) -> None:
-        """Forget a client and abort what it runs; the usage is metered all the same."""
+        """Forget a client and abort what it runs, uncharged."""
         self._clients.drop(client)
         self._desk.drop(client)
         for request_id in self._active.of(client):

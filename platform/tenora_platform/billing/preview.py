@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
+from tenora_platform.billing.minimums import Stay
 from tenora_platform.billing.price_lists import (
     Meter,
     PriceList,
@@ -93,15 +94,17 @@ def preview(new: PriceList, used: Iterable[MonthUsed]) -> dict[str, TenantChange
 
 def dues(
     new: PriceList,
+    month: date,
     until: datetime,
     lists: Iterable[PriceList],
-    plans: Mapping[str, str],
+    customers: Mapping[str, tuple[str, Stay]],
     changes: Mapping[str, TenantChange],
 ) -> dict[str, Due]:
-    """Of the month that ends at `until`, by tenant, those with nothing to pay left out. `plans`:
-    each tenant's that there was; one that has used nothing may owe a minimum all the same."""
+    """Of the month that ends at `until`, by tenant, those with nothing to pay left out.
+    `customers`: plan and stay of each tenant that there was; one that has used nothing may owe a
+    minimum all the same."""
     found, prices = {}, Prices(lists)
-    for tenant, plan in sorted(plans.items()):
+    for tenant, (plan, stay) in sorted(customers.items()):
         meters = changes.get(tenant, {}).values()
         customer = Scope(None, tenant, plan, None)
         old = prices.choose(customer, until - _MOMENT)  # as an invoice chooses
@@ -109,20 +112,20 @@ def dues(
             old is None or specificity(new.scope) >= specificity(old.scope)
         )
         due = Due(
-            _due(total([each.before for each in meters]), old),
-            _due(total([each.after for each in meters]), new if replaced else old),
+            _due(total([each.before for each in meters]), old, month, stay),
+            _due(total([each.after for each in meters]), new if replaced else old, month, stay),
         )
         if due.before or due.after:
             found[tenant] = due
     return found
 
 
-def _due(used: Money, terms: PriceList | None) -> Money:
+def _due(used: Money, terms: PriceList | None, month: date, stay: Stay) -> Money:
     if terms is None:
         return used
     open_ = used.get(terms.currency, Decimal(0))
     left = max(exact_sum((open_, terms.included.copy_negate())), Decimal(0))
-    due = used | {terms.currency: max(left, terms.minimum)}
+    due = used | {terms.currency: max(left, stay.share(terms.minimum, month))}
     return {currency: amount for currency, amount in due.items() if amount}
 
 

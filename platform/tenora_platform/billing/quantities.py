@@ -11,6 +11,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.billing.minimums import Stay
 from tenora_platform.billing.preview import MonthUsed
 from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Scope
 from tenora_platform.billing.rating import Volume
@@ -66,14 +67,16 @@ def _columns(volume: Volume) -> dict[str, object]:
     return dict(zip((column.key for column in _VOLUME), volume, strict=True))
 
 
-async def plans_of(
+async def customers_of(
     session: AsyncSession, end: datetime, tenants: Collection[str]
-) -> dict[str, str]:
-    """By tenant: of these and of those that there were before `end`."""
-    query = select(TenantRow.id, TenantRow.plan).where(
-        or_(TenantRow.created_at < end, TenantRow.id.in_(tenants))
+) -> dict[str, tuple[str, Stay]]:
+    """Plan and stay by tenant: of these and of those that there were before `end`."""
+    row = TenantRow
+    query = select(row.id, row.plan, row.created_at, row.deleted_at).where(
+        or_(row.created_at < end, row.id.in_(tenants))
     )
-    return {row.id: row.plan for row in await session.execute(query)}
+    found = await session.execute(query)
+    return {tenant: (plan, Stay(since, until)) for tenant, plan, since, until in found}
 
 
 async def month_used(

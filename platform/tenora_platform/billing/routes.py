@@ -174,8 +174,9 @@ async def preview_price(
     used = await quantities.month_used(session, month, lists)
     changes = preview(new, used)
     until = midnight(end_of(month))
-    plans = await quantities.plans_of(session, until, changes)
-    found = PricePreview.of(f"{month:%Y-%m}", changes, dues(new, until, lists, plans, changes))
+    customers = await quantities.customers_of(session, until, changes)
+    due = dues(new, month, until, lists, customers, changes)
+    found = PricePreview.of(f"{month:%Y-%m}", changes, due)
     found.take(after, limit)
     names = await names_of(session, [each.tenant for each in found.data])
     for each in found.data:

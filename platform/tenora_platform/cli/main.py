@@ -99,11 +99,12 @@ def up(settings: Settings) -> None:
     run_platform(prepare_demo(settings), show_demo)
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, *, whole_store: bool = False) -> None:
     """Say what this machine has, and what is wrong. Exit code 1 if something needed is."""
     from tenora_platform.cli import doctor
 
-    if not doctor.report(settings):
+    is_well = store.check(settings) if whole_store else doctor.report(settings)
+    if not is_well:
         raise typer.Exit(1)
 
 
@@ -128,6 +129,12 @@ def worker(settings: Settings) -> None:
     parts.worker(settings)
 
 
+STORE = typer.Option(
+    "--store",
+    help="Read every object that the database owns, and say instead which are damaged or missing.",
+)
+
+
 def migrate(settings: Settings) -> None:
     """Bring the database to this version's schema, its roles included."""
     from tenora_platform.cli import parts
@@ -141,7 +148,7 @@ app.command("engine")(with_settings(engine, {"engine": "--listen"}))
 app.command("api")(with_settings(api))
 app.command("worker")(with_settings(worker))
 app.command("migrate")(with_settings(migrate))
-app.command("doctor")(with_settings(check))
+app.command("doctor")(with_settings(check, switches={"whole_store": STORE}))
 
 
 @app.command("openapi")

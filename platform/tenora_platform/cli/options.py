@@ -8,22 +8,32 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
+from typer.models import OptionInfo
 
 from tenora_platform.settings import Settings
 
 
 def with_settings(
-    command: Callable[[Settings], None], also: Mapping[str, str] | None = None
+    command: Callable[..., None],
+    also: Mapping[str, str] | None = None,
+    switches: Mapping[str, OptionInfo] | None = None,
 ) -> Callable[..., None]:
     """`command(settings)` as a function with one option for each field; `also` gives fields other
-    names beside their own. What is not given comes from the environment (`TENORA_*`), else it is
-    the default."""
+    names beside their own, and `switches` are arguments of the command that are no settings. What
+    is not given comes from the environment (`TENORA_*`), else it is the default."""
+    own = switches or {}
 
     def run(**given: str | bool | None) -> None:
+        told = {name: given.pop(name) for name in own}
         chosen: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        command(Settings(**chosen))
+        command(Settings(**chosen), **told)
 
-    parameters = []
+    parameters = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
+        )
+        for name, option in own.items()
+    ]
     for name, field in Settings.model_fields.items():
         flag = f"--{name.replace('_', '-')}"
         is_switch = field.annotation is bool

@@ -118,7 +118,9 @@ def with_model(settings: Settings) -> Settings:
             folder = pool.submit(ensure_default_model, settings.data_dir).result()
     layer = settings.draft_layer or default_draft_layer()
     found = layer if layer == "none" or layer.is_file() else None
-    return settings.model_copy(update={"model": str(folder), "draft_layer": found})
+    made = settings.model_copy(update={"model": str(folder), "draft_layer": found})
+    check_model_folder(made)
+    return made
 
 
 async def _announce(settings: Settings, when_ready: WhenReady, console: Console) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tenora_platform.db import Database, DatabaseUrls
     from tenora_platform.registry.store_identity import StoreIdentity
     from tenora_platform.registry.trash import Trash, Trashed
+    from tenora_platform.registry.whole import Looked
+    from tenora_platform.settings import Settings
 
 T = TypeVar("T")
 store = typer.Typer(no_args_is_help=True)
@@ -96,11 +98,44 @@ def restore(
         typer.echo(path)
 
 
+def check(settings: Settings) -> bool:
+    """Read every object that the database owns, print what is damaged or missing, and whether all
+    is whole. Versions are marked by it: those that cannot be served, and those that can again."""
+    looked = _with(settings, _check)
+    for fault in looked.faults:
+        reason = f": {fault.reason}" if fault.reason else ""
+        typer.echo(f"{fault.verdict} {fault.path} ({fault.owner}){reason}")
+    typer.echo(
+        f"{looked.objects} objects ({looked.bytes} bytes) read, {len(looked.faults)} of them wrong"
+    )
+    return not looked.faults
+
+
+async def _check(parts: _Parts) -> Looked:
+    from tenora_platform.registry import damage
+    from tenora_platform.registry.store_identity import identity
+    from tenora_platform.registry.whole import StoreReader
+
+    looked = await StoreReader(parts.db, parts.objects).read_all()
+    async with parts.db.admin_session() as session:
+        # Another store is no reason to tell tenants that theirs is damaged.
+        record, row = await parts.identity.read(), await identity(session)
+        if await parts.identity.compare(session, record, row) is None:
+            wrong = [each for each in looked.faults if each.verdict != "unreadable"]
+            await damage.mark(session, damage.of_contents({each.digest for each in wrong}))
+            await damage.unmark(session, damage.of_contents(looked.whole))
+    return looked
+
+
 def _run(data_dir: Path | None, call: Callable[[_Parts], Awaitable[T]]) -> T:
-    from tenora_platform.cli.parts import reached_database, require_current, require_installation
     from tenora_platform.settings import Settings
 
-    settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
+    return _with(Settings() if data_dir is None else Settings(data_dir=data_dir), call)
+
+
+def _with(settings: Settings, call: Callable[[_Parts], Awaitable[T]]) -> T:
+    from tenora_platform.cli.parts import reached_database, require_current, require_installation
+
     require_installation(settings)
 
     async def called(urls: DatabaseUrls) -> T:

@@ -89,6 +89,33 @@ def update_tenant(
     show(made, _TENANT, as_json=as_json, rows=[made])
 
 
+@tenant.command("delete")
+def delete_tenant(
+    tenant_id: TenantId,
+    grace_days: Annotated[
+        int | None, typer.Option(help="Until it is erased; the server's setting if absent.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Suspend a tenant now and erase it after the grace period; until then: tenant restore."""
+    query = "" if grace_days is None else f"?grace_days={grace_days}"
+    with connected(url, key, what=_ADMIN) as api:
+        made = api.call("DELETE", f"/admin/v1/tenants/{tenant_id}{query}")
+    show(made, _TENANT | {"erased after": "erase_after"}, as_json=as_json, rows=[made])
+
+
+@tenant.command("restore")
+def restore_tenant(
+    tenant_id: TenantId, url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False
+) -> None:
+    """Take a deletion back before its grace period is over."""
+    with connected(url, key, what=_ADMIN) as api:
+        made = api.call("POST", f"/admin/v1/tenants/{tenant_id}/restore")
+    show(made, _TENANT, as_json=as_json, rows=[made])
+
+
 @tenant.command("credit")
 def grant_credit(
     tenant_id: TenantId,

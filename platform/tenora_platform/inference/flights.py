@@ -47,7 +47,8 @@ class Endable(Protocol):
     """Something that runs for a request."""
 
     async def end(self, error: ApiError) -> None:
-        """Stop it; what it has used is billed, and the client is told `error`."""
+        """Stop it; the client is told `error`, and what it has used is billed unless it is the
+        platform that ends it."""
 
 
 @dataclass(eq=False)

@@ -26,6 +26,7 @@ from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_platform.errors import (
     ApiError,
     BadRequestError,
+    DamagedAdapterError,
     SickWeightsError,
     UnavailableError,
     from_engine,
@@ -259,8 +260,8 @@ class Run:
         usage, at = event.usage, sequence.stopped_at
         self._taken.append(usage if at is None else usage.ended_by_text(at))
         self._billed += event.billed
-        is_fault = event.reason == "error" and event.fault != "engine"
-        self._is_faulted |= is_fault and at is None
+        is_free = event.reason == "error" or event.fault == "platform"
+        self._is_faulted |= is_free and at is None
 
     async def _tell_stop(self, index: int, sequence: _Sequence) -> None:
         """The engine is told once where a stop string was met, if one was, whether or not the
@@ -300,14 +301,13 @@ class Run:
             self.tier = tier
 
     async def end(self, error: ApiError) -> None:
-        """End it from outside: the engine bills what it did, unless it is part of what cannot be
-        answered, and `pieces` raises `error`."""
+        """End it from outside: the engine bills what it did, unless the platform ends it or it is
+        part of what cannot be answered (`_abort_reason`), and `pieces` raises `error`."""
         self._ended_by = error
         if not self.begun:  # and never will
             return
-        is_invalid = isinstance(error, BadRequestError)
-        self._is_free = is_invalid or isinstance(error, SickWeightsError)
-        reason: AbortReason = "invalid" if is_invalid else "client_gone"
+        reason = _abort_reason(error)
+        self._is_free = reason != "client_gone"
         await self._client.abort(self.request.request_id, reason=reason)
 
     def count_tokens(self) -> int:
@@ -327,6 +327,14 @@ class Run:
         return self.tokens_seen
 
 
+def _abort_reason(error: ApiError) -> AbortReason:
+    """Who ends a request that ends so: it itself, the platform, or whoever asked."""
+    if isinstance(error, BadRequestError):
+        return "invalid"
+    is_ours = error.status == 429 or error.status >= 500 or error.code == "tenant_suspended"
+    return "cut_off" if is_ours else "client_gone"
+
+
 def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "length"]:
     if sequence.stopped_at is not None:  # whatever the engine met behind it
         return "stop"
@@ -335,6 +343,13 @@ def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "
     if event.reason == "error" and event.fault == "weights":
         code = "model_produces_nan" if event.usage.adapter_digest is None else None
         raise SickWeightsError(f"No token could be chosen: {event.error}.", code=code)
+    if event.reason == "error" and event.fault == "damage":
+        raise DamagedAdapterError
+    if event.reason == "error" and event.fault == "store":
+        raise UnavailableError(
+            "The adapter cannot be loaded now: its storage does not answer.",
+            code="adapter_unavailable",
+        )
     if event.reason == "error":
         raise ApiError(f"The engine failed on this request: {event.error}", code="engine_error")
     if event.reason == "stop":

@@ -31,6 +31,7 @@ from tenora_platform.limits.service import Admission, Hold
 from tenora_platform.limits.uses import tokens_at_once
 from tenora_platform.probing import sick
 from tenora_platform.receipts.contents import Transcript
+from tenora_platform.registry import damage
 from tenora_platform.registry.resolver import ResolvedAdapter, ResolvedModel, ShadowTarget
 from tenora_platform.state import AppState, not_ready_reason
 
@@ -180,6 +181,7 @@ class InferenceSession:
             async with (
                 self.state.flights.flight(self.tenant, tuple(self._runs)),
                 sick.told(self.state, self.resolved),
+                damage.told(self.state, self.resolved),
                 contextlib.aclosing(merged(self._runs, self.at_once)) as pieces,
             ):
                 with self.state.outcomes.watch(self.tenant.tenant_id, self.resolved) as watch:

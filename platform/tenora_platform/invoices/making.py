@@ -4,7 +4,7 @@ matter."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,7 +15,7 @@ from tenora_platform.audit.service import AuditLog
 from tenora_platform.events import repository as events
 from tenora_platform.ids import new_id
 from tenora_platform.invoices import repository
-from tenora_platform.invoices.currency import plain, shown
+from tenora_platform.invoices.currency import plain, rounded, shown
 from tenora_platform.invoices.digest import digest_of
 from tenora_platform.invoices.lines import Bill, Tax, Terms, make_bill
 from tenora_platform.invoices.period import end_of, midnight, name_of
@@ -46,7 +46,7 @@ class Maker:
     def asks_minimum(self, customer: Customer) -> bool:
         """Whether there is an invoice even if nothing was used."""
         found = self.versions.terms(customer.id, customer.plan, midnight(end_of(self.period)))
-        return found is not None and found[1].minimum > 0
+        return found is not None and customer.stay.share(found[1].minimum, self.period) > 0
 
     async def make(
         self,
@@ -110,15 +110,27 @@ class Maker:
             "minimum": plain(terms.minimum),
             "included": plain(terms.included),
             **_tax_told(profile),
+            **self._days_told(customer),
         }
         row.created_at = self.now
         session.add(row)
         await session.flush()
         return row
 
+    def _days_told(self, customer: Customer) -> dict[str, str]:
+        there, of = customer.stay.days(self.period)
+        return {} if there == of else {"minimum_days": f"{there}/{of}"}
+
     def _terms(self, customer: Customer, currency: str) -> Terms:
+        """The minimum by the days of the month on which the tenant was there, rounded."""
         found = self.versions.terms(customer.id, customer.plan, midnight(end_of(self.period)))
-        return found[1] if found is not None and found[0] == currency else Terms()
+        if found is None or found[0] != currency:
+            return Terms()
+        terms = found[1]
+        share = customer.stay.share(terms.minimum, self.period)
+        if share == terms.minimum:
+            return terms
+        return replace(terms, minimum=rounded(share, currency))
 
     def _line_values(self, row: InvoiceRow, bill: Bill) -> list[dict[str, Any]]:
         return [

@@ -27,6 +27,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform import paging
+from tenora_platform.billing.minimums import Stay
 from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.invoices.tables import (
     BillingProfileRow,
@@ -64,6 +65,7 @@ class Customer:
     plan: str
     used: bool
     credited: bool  # there are grants of credit
+    stay: Stay
 
 
 async def settings(session: AsyncSession) -> BillingSettingsRow:
@@ -88,14 +90,26 @@ async def customers(
     )
     credited = select(literal(1)).where(CreditGrantRow.tenant_id == TenantRow.id).exists()
     query = (
-        select(TenantRow.id, TenantRow.name, TenantRow.plan, used, credited)
+        select(
+            TenantRow.id,
+            TenantRow.name,
+            TenantRow.plan,
+            used,
+            credited,
+            TenantRow.created_at,
+            TenantRow.deleted_at,
+        )
         .where(TenantRow.id > after, or_(TenantRow.created_at < _midnight(end), used))
         .order_by(TenantRow.id)
         .limit(limit)
     )
     if only is not None:
         query = query.where(TenantRow.id == only)
-    return [Customer(*row) for row in await session.execute(query)]
+    found = await session.execute(query)
+    return [
+        Customer(tenant_id, name, plan, has_used, has_credit, Stay(since, until))
+        for tenant_id, name, plan, has_used, has_credit, since, until in found
+    ]
 
 
 def _midnight(day: date) -> datetime:

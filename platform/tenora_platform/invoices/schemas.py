@@ -64,10 +64,12 @@ class Party(BaseModel):
 
 
 class InvoiceTerms(BaseModel):
-    """What applied. `tax_rate` in percent."""
+    """What applied. `tax_rate` in percent; `minimum_days`, such as `5/30`: of these days of the
+    month the minimum is, in the tenant's first or last one."""
 
     plan: str | None = None
     minimum: str | None = None
+    minimum_days: str | None = None
     included: str | None = None
     tax_name: str | None = None
     tax_rate: str | None = None

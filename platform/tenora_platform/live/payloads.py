@@ -10,10 +10,11 @@ from typing import Any
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
+from tenora_platform.errors import UnavailableError
 from tenora_platform.live.sources import Source
 from tenora_platform.memory.live import EVERY_S, pages
 from tenora_platform.operations.service import process_view, warnings_of
-from tenora_platform.state import AppState, not_ready_reason
+from tenora_platform.state import AppState, answered, not_ready_reason
 
 
 def engine(state: AppState) -> Callable[[], Awaitable[dict[str, Any]]]:
@@ -24,12 +25,15 @@ def engine(state: AppState) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def sample() -> dict[str, Any]:
         nonlocal before
         try:
-            stats = await state.engine.stats() if state.engine.ready else None
+            stats = await answered(state.engine.stats()) if state.engine.ready else None
+            reason = not_ready_reason(state)
         except EngineError:
-            stats = None
+            stats, reason = None, not_ready_reason(state)
+        except UnavailableError as error:
+            stats, reason = None, error.message
         if stats is None:
             before = None
-            return {"at": time.time(), "ready": False, "reason": not_ready_reason(state)}
+            return {"at": time.time(), "ready": False, "reason": reason}
         now_s = time.monotonic()
         rates = _rates(before, (now_s, stats))
         before = (now_s, stats)

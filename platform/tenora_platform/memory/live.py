@@ -11,9 +11,10 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from tenora_engine.pages import ArenaPages, PageOwner
+from tenora_platform.errors import UnavailableError
 from tenora_platform.memory.names import NameReader, Names
 from tenora_platform.memory.view import counts, departures, owners, places, tenants
-from tenora_platform.state import AppState
+from tenora_platform.state import AppState, answered
 
 EVERY_S = 2.0
 _Columns = npt.NDArray[np.int64]  # [pages, 3]: kind, owner, second
@@ -33,7 +34,10 @@ def pages(state: AppState) -> Callable[[], Awaitable[dict[str, Any] | None]]:
         if not state.engine.ready:
             before = None
             return None
-        now = await state.engine.pages()
+        try:
+            now = await answered(state.engine.pages())
+        except UnavailableError:
+            return None
         columns = _columns(now, known)
         last, before = before, (now, columns)
         if last is None or len(last[1]) != len(columns):

@@ -28,7 +28,7 @@ from tenora_platform.operators.roles import READERS
 from tenora_platform.registry.repository import trust_group
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.schemas import After, Limit
-from tenora_platform.state import AdminSession, AppState, ReadyEngine, State
+from tenora_platform.state import AdminSession, AppState, ReadyEngine, State, answered
 from tenora_platform.tenants.repository import get_tenant
 
 router = APIRouter(prefix="/admin/v1", tags=["admin"], route_class=EdgeRoute)
@@ -52,7 +52,7 @@ async def read_pages(
     """The page arena as it is: runs of pages by kind and owner, tenants against their shares, what
     would be given up next and why, and adapters on the device and in host memory."""
     namespace = "" if for_tenant is None else await _namespace(state, for_tenant)
-    pages = await engine.pages(namespace)
+    pages = await answered(engine.pages(namespace))
     return engine_pages(pages, await NameReader(state).of(pages))
 
 
@@ -88,7 +88,7 @@ async def list_adapter_places(
 ) -> AdapterPlacePage:
     """Every version that requests may use, newest first, and where its pages are: on the device
     (or coming), in host memory, in Redis (shared), or in the object store alone."""
-    pages = await engine.pages()
+    pages = await answered(engine.pages())
     return await adapter_places(
         session, state.redis, pages, tier=tier, q=q, after=after, limit=limit
     )

@@ -59,6 +59,7 @@ class EngineCollector(Collector):
     def __init__(self) -> None:
         self.stats: EngineStats | None = None
         self.refuses = False
+        self.answers = False
 
     def collect(self) -> Iterator[Metric]:
         stats = self.stats
@@ -66,6 +67,8 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily("tenora_engine_ready", "1 while the engine serves", ready)
         text = "1 while the engine takes no new work, for it could not record what it uses"
         yield GaugeMetricFamily("tenora_engine_refuses", text, int(self.refuses))
+        text = "1 if the engine answered this scrape; else its other metrics are of an earlier one"
+        yield GaugeMetricFamily("tenora_engine_answers", text, int(self.answers))
         if stats is None:
             return
         yield from _engine(stats)

@@ -26,6 +26,7 @@ class Metrics:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
+        self.last_engine: EngineStats | None = None  # what it last said, with its tenants
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "tenora_http_requests",
@@ -160,9 +161,13 @@ class Metrics:
         """And whether the object store is the database's."""
         self._processes.store = told
 
-    def record_engine(self, stats: EngineStats | None, *, refuses: bool = False) -> None:
-        """Take over the engine's own numbers; None says that it does not serve."""
+    def record_engine(
+        self, stats: EngineStats | None, *, refuses: bool = False, answers: bool = True
+    ) -> None:
+        """Take over the engine's own numbers; None says that it does not serve. They are older
+        ones where it did not answer."""
         self._engine.stats, self._engine.refuses = stats, refuses
+        self._engine.answers = answers and stats is not None
 
     def text(self) -> bytes:
         """The exposition format, version 0.0.4."""

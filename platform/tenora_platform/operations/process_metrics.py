@@ -62,14 +62,16 @@ _STORE = (
     ("sweep_stopped", "1 while nothing is removed from the object store"),
     ("objects", "Objects of the store that the last sweep looked at"),
     ("unowned_objects", "Of these, those that no row owns"),
+    ("damaged_versions", "Adapter versions whose content is damaged or missing"),
 )
 
 
 def _store(told: StoreTold | None) -> Iterator[Metric]:
     """Without samples until a worker has looked, the counts until one has swept."""
-    values: tuple[float | None, ...] = (None, None, None)
+    values: tuple[float | None, ...] = (None,) * len(_STORE)
     if told is not None:
-        values = (float(bool(told.problem or told.stopped)), told.objects, told.unowned)
+        stopped = float(bool(told.problem or told.stopped))
+        values = (stopped, told.objects, told.unowned, told.damaged)
     for (name, text), value in zip(_STORE, values, strict=True):
         yield GaugeMetricFamily(f"tenora_store_{name}", text, value)
 

@@ -18,13 +18,21 @@ from tenora_engine.events import EngineStats
 from tenora_platform.auth import require_role, role_if_any
 from tenora_platform.background import NEEDED
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import UnavailableError
 from tenora_platform.operations.schemas import EngineView, Health, ProcessList, Readiness, Version
 from tenora_platform.operations.service import engine_view, process_view, warnings_of
 from tenora_platform.operators.roles import READERS, AdminContext
 from tenora_platform.outages import first_line
 from tenora_platform.probing.progress import progress
 from tenora_platform.probing.schemas import ProbingView
-from tenora_platform.state import AdminSession, AppState, ReadyEngine, State, not_ready_reason
+from tenora_platform.state import (
+    AdminSession,
+    AppState,
+    ReadyEngine,
+    State,
+    answered,
+    not_ready_reason,
+)
 
 router = APIRouter(tags=["operations"], route_class=EdgeRoute)
 MetricsReader = Annotated[
@@ -63,10 +71,11 @@ async def readiness(state: State, response: Response) -> Readiness:
 async def metrics(state: State, reader: MetricsReader) -> Response:
     """Prometheus's exposition format. Tenants are told apart only with an admin key that may read
     them; the role `metrics` may do nothing else."""
-    stats = await _stats(state)
+    stats, answers = await _stats(state)
     if stats is not None and reader is None:
         stats = replace(stats, telemetry=stats.telemetry.without_tenants())
-    state.metrics.record_engine(stats, refuses=state.engine.refuses is not None)
+    refuses = state.engine.refuses is not None
+    state.metrics.record_engine(stats, refuses=refuses, answers=answers)
     return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -81,7 +90,7 @@ async def processes(state: State) -> ProcessList:
 async def engine(state: State, engine: ReadyEngine) -> EngineView:
     """Replicas, the page pool by kind and tenant, resident adapters, queues, and attainment by
     class and tenant."""
-    stats = await engine.stats()
+    stats = await answered(engine.stats())
     async with state.db.admin_session() as session:
         return await engine_view(session, state, stats)
 
@@ -93,13 +102,18 @@ async def probing(state: State, session: AdminSession) -> ProbingView:
     return await progress(session, state)
 
 
-async def _stats(state: AppState) -> EngineStats | None:
+async def _stats(state: AppState) -> tuple[EngineStats | None, bool]:
+    """What the engine last said of itself, None while it does not serve, and whether it has said so
+    now."""
     if not state.engine.ready:
-        return None
+        return None, False
     try:
-        return await state.engine.stats()
+        state.metrics.last_engine = await answered(state.engine.stats())
     except EngineError:
-        return None  # shown as tenora_engine_ready 0
+        return None, False  # shown as tenora_engine_ready 0
+    except UnavailableError:
+        return state.metrics.last_engine, False
+    return state.metrics.last_engine, True
 
 
 async def _not_ready(state: AppState, warnings: list[str]) -> str | None:

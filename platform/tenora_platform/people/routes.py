@@ -25,6 +25,7 @@ from tenora_platform.people.schemas import (
 from tenora_platform.people.service import MemberService
 from tenora_platform.schemas import After, Deleted, Limit
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
+from tenora_platform.tenants.repository import require_not_erased
 from tenora_platform.tenants.service import TenantService
 
 router = APIRouter(route_class=EdgeRoute)
@@ -149,8 +150,11 @@ async def remove_tenants_person(
 
 
 @admin.post("/invitations", status_code=201, dependencies=MAY_WRITE)
-async def invite_to_tenant(body: InvitationCreate, members: OfTenant) -> NewInvitation:
+async def invite_to_tenant(
+    tenant_id: str, body: InvitationCreate, members: OfTenant, session: AdminSession
+) -> NewInvitation:
     """As POST /v1/invitations: how a tenant gets its first owner."""
+    await require_not_erased(session, tenant_id)
     return await members.invite(body)
 
 

@@ -24,6 +24,13 @@ _MADE_BY_MIGRATION = {
     "effective_from": "2020-01-01T00:00:00+00:00",
     "per_million": {"uncached_prefill": "0.10", "cached_prefill": "0.02", "output": "0.40"},
 }
+_FREE = {
+    "id": "price_free",
+    "currency": "USD",
+    "effective_from": "2020-01-01T00:00:00+00:00",
+    "per_million": {"uncached_prefill": "0", "cached_prefill": "0", "output": "0"},
+}
+"""In place of the former where nothing had been charged by it (migration 0040)."""
 _SINCE = ("cold_load", "device_residency", "host_residency", "stored")
 """Lists of before these had prices got 0 for them."""
 
@@ -61,13 +68,14 @@ def compare_lists(
     found: Differences,
 ) -> None:
     """`prices` by the list's id; `entries` of the audit log: action, target, details."""
-    made: dict[str, dict[str, Any]] = {"price_default": facts_of(_MADE_BY_MIGRATION)}
+    there = {row.id: row for row in rows}
+    first = _FREE if _FREE["id"] in there else _MADE_BY_MIGRATION
+    made: dict[str, dict[str, Any]] = {str(first["id"]): facts_of(first)}
     for action, target, details in entries:
         if action == CREATED:
             made[target] = facts_of(json.loads(details)["after"])
         elif target in made:
             made[target]["withdrawn"] = True
-    there = {row.id: row for row in rows}
     for list_id in sorted(there.keys() | made.keys() | prices.keys()):
         row = there.get(list_id)
         facts = {} if row is None else row.facts(prices.get(list_id, ()))

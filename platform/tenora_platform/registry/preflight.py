@@ -19,7 +19,7 @@ from tenora_platform.probing.schemas import Footprint
 from tenora_platform.registry.incoming import ReceivedLayer, ReceivedWeights
 from tenora_platform.registry.schemas import Preflight, PreflightModule, TierBytes
 from tenora_platform.registry.service import Registry
-from tenora_platform.state import AppState
+from tenora_platform.state import AppState, answered
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ async def _add_costs(
     ranks = _ranks(examined, state.engine.model.num_layers)
     found.modules = [_module(module, of_layers) for module, of_layers in ranks.items()]
     try:
-        takes = await state.engine.footprint(ranks)
+        takes = await answered(state.engine.footprint(ranks))
     except AdapterLoadError as error:
         problem = Problem(field="adapter_config.r", code="page_too_small", message=str(error))
         found.accepted, found.validation.problems = False, [problem]
@@ -94,7 +94,7 @@ async def _add_costs(
         TierBytes(tier="shared", bytes=takes.host_bytes),
         TierBytes(tier="store", bytes=found.bytes),
     ]
-    found.loads = predicted_loads(await state.engine.stats())
+    found.loads = predicted_loads(await answered(state.engine.stats()))
     found.storage = await storage_cost(state, tenant, found.bytes)
 
 

@@ -30,7 +30,8 @@ class AdapterVersion(BaseModel):
     """One immutable version. `validation` is null until it has been examined; `has_chat_template`:
     its chats go through a template of its own. `bytes` include those of its `draft_layer`, null
     where it came with none. `residency` is the best tier that has it now; null for what does not
-    serve, where nobody asked the engine, and while it does not answer."""
+    serve, where nobody asked the engine, and while it does not answer. `damaged_at`: since when its
+    requests fail with `adapter_damaged`, for its stored content is damaged or missing."""
 
     id: str
     object: Literal["adapter_version"] = "adapter_version"
@@ -49,6 +50,7 @@ class AdapterVersion(BaseModel):
     created_at: datetime
     activated_at: datetime | None
     deprecated_at: datetime | None
+    damaged_at: datetime | None = None
 
 
 class VersionChange(Body):

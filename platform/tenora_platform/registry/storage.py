@@ -60,6 +60,8 @@ class AdapterStorage:
         """The bytes of these objects, one after the other. Raises FileNotFoundError."""
         for key in keys:
             result = await obstore.get_async(self._objects, key)
+            if result.meta["size"] == 0:  # of which a folder's store reads nothing
+                continue
             async for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
                 yield chunk
 

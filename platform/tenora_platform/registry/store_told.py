@@ -9,19 +9,28 @@ import msgspec
 class StoreTold(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing is removed from the store, None where all is well: `problem` by what the store
     says of its database, `stopped` by how much the last sweep would have moved. The counts are that
-    sweep's: objects that it looked at, and those without an owner."""
+    sweep's: objects that it looked at, and those without an owner. `damaged`: versions that cannot
+    be served, for their content is damaged or missing."""
 
     problem: str | None = None
     stopped: str | None = None
     objects: int | None = None
     unowned: int | None = None
+    damaged: int | None = None
 
 
 def store_warnings(told: StoreTold | None) -> list[str]:
     """For `/readyz`: requests are served, and somebody has to look."""
-    found = [] if told is None else [told.problem, told.stopped]
-    return [
+    if told is None:
+        return []
+    warnings = [
         f"{each} Nothing is removed from the object store. See: tenora store status"
-        for each in found
+        for each in (told.problem, told.stopped)
         if each is not None
     ]
+    if told.damaged:
+        warnings.append(
+            f"{told.damaged} adapter versions cannot be served: their content in the object store "
+            "is damaged or missing. See: tenora doctor --store"
+        )
+    return warnings

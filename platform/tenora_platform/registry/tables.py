@@ -61,6 +61,7 @@ class AdapterVersionRow(Base):
     deprecated_at: Mapped[datetime | None] = mapped_column(_Time)
     revoked_at: Mapped[datetime | None] = mapped_column(_Time)
     released_at: Mapped[datetime | None] = mapped_column(_Time)
+    damaged_at: Mapped[datetime | None] = mapped_column(_Time)  # see `damage`
 
 
 class AdapterAliasRow(Base):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenora_engine.events import Residency
+from tenora_platform.errors import DamagedAdapterError
+from tenora_platform.intake.report import Problem
 from tenora_platform.registry.repository import SERVABLE
 from tenora_platform.registry.schemas import (
     Adapter,
@@ -115,10 +117,23 @@ def _view(
             "bytes": row.bytes,
             "draft_layer": _draft_layer(row),
             "has_chat_template": row.has_chat_template,
-            "validation": report,
+            "validation": report if row.damaged_at is None else _with_damage(report),
             "residency": residency,
             "created_at": row.created_at,
             "activated_at": row.activated_at,
             "deprecated_at": row.deprecated_at,
+            "damaged_at": row.damaged_at,
         }
     )
+
+
+def _with_damage(report: Report) -> Report:
+    """With a warning, which is no part of what is kept."""
+    found = dict(report or {"problems": []})
+    warning = Problem(
+        field="weights",
+        code=DamagedAdapterError.code,
+        message="the stored content of this version is damaged or missing, so that its requests "
+        "fail; uploading the same files again restores it",
+    )
+    return found | {"warnings": [*found.get("warnings", []), warning.model_dump(mode="json")]}

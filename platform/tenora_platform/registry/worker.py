@@ -22,7 +22,7 @@ from tenora_platform.intake.draft_layer import of_the_layer
 from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import lock, try_lock
 from tenora_platform.outages import log_failure
-from tenora_platform.registry import repository, reservations
+from tenora_platform.registry import damage, repository, reservations
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import (
     AdapterStorage,
@@ -221,6 +221,7 @@ class IntakeWorker:
                 report=checked.report.model_dump(mode="json"),
                 activated_at=datetime.now(UTC),
             )
+            await damage.unmark(session, damage.of_contents([digest]))
             if moved:
                 await self._state.audit.append(
                     session,

@@ -30,7 +30,7 @@ WAITING_MAX = 20_000
 """Hashes that wait for Redis to come back; what comes then is not counted."""
 _PER_OCTAVE = 8  # buckets of times: a bucket's middle is within 4.5% of all in it
 _HUNG_UP = 499
-_NOT_ITS_FAULT = ("server_stopping", "grammars_unavailable")
+_NOT_ITS_FAULT = ("server_stopping", "grammars_unavailable", "adapter_unavailable")
 _log = structlog.get_logger(__name__)
 
 

@@ -14,6 +14,7 @@ from tenora_platform.schemas import After, Deleted, Limit, Rotation
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.tenants.key_listing import KeySort, KeyState, Wanted
 from tenora_platform.tenants.key_service import ApiKeyService
+from tenora_platform.tenants.repository import require_not_erased
 from tenora_platform.tenants.schemas import (
     ApiKey,
     ApiKeyChange,
@@ -73,8 +74,11 @@ OwnKeys = Annotated[ApiKeyService, Depends(own_keys, scope="function")]
 
 
 @admin.post("", status_code=201, dependencies=MAY_WRITE)
-async def create_tenant_key(keys: TenantsKeys, body: ApiKeyCreate | None = None) -> NewApiKey:
+async def create_tenant_key(
+    tenant_id: str, keys: TenantsKeys, session: AdminSession, body: ApiKeyCreate | None = None
+) -> NewApiKey:
     """A key for a tenant. Its secret is in this answer and nowhere else."""
+    await require_not_erased(session, tenant_id)
     return await keys.create(body or ApiKeyCreate())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, ScalarSelect, Text, func, literal, select
@@ -10,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform import paging
+from tenora_platform.errors import ConflictError
 from tenora_platform.locks import lock
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 
@@ -87,6 +89,14 @@ async def get_tenant(
     session: AsyncSession, tenant_id: str, *, lock: bool = False
 ) -> TenantRow | None:
     return await session.get(TenantRow, tenant_id, with_for_update=lock or None)
+
+
+async def require_not_erased(session: AsyncSession, tenant_id: str) -> None:
+    """Raises ConflictError: nothing is made for a tenant that was erased. It is locked against
+    that."""
+    row = await session.get(TenantRow, tenant_id, with_for_update={"key_share": True})
+    if row is not None and row.erase_after is not None and row.erase_after <= datetime.now(UTC):
+        raise ConflictError("This tenant has been deleted.", code="tenant_erased")
 
 
 async def get_key(

@@ -148,7 +148,7 @@ async def change_tenant(
     tenant_id: str, body: TenantChange, service: AdminTenants, session: AdminSession, state: State
 ) -> Tenant:
     """Rename, change the plan, suspend or activate; in force for the next request. Suspending ends
-    requests in flight, billed to there."""
+    requests in flight, which are charged to nobody. 409 `tenant_deleted` until it is restored."""
     tenant = Tenant.model_validate(await service.change_tenant(tenant_id, body))
     await state.auth.commit_change(session)
     if tenant.status == "suspended":

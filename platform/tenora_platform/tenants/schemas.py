@@ -126,6 +126,9 @@ class TenantChange(Body):
 
 
 class Tenant(IdItem):
+    """`deleted_at`: suspended since, and to be erased `erase_after`, until when it can be
+    restored."""
+
     object: Literal["tenant"] = "tenant"
     name: str
     plan: str
@@ -134,6 +137,9 @@ class Tenant(IdItem):
     prepaid: bool
     created_at: datetime
     updated_at: datetime
+    deleted_at: datetime | None = None
+    erase_after: datetime | None = None
+    erased_at: datetime | None = None
 
 
 class TenantListed(Tenant):

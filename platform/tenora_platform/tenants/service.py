@@ -93,8 +93,13 @@ class TenantService:
         return row
 
     async def change_tenant(self, tenant_id: str, body: TenantChange) -> TenantRow:
-        """Raises NotFoundError; BadRequestError for an unknown plan or a null that may not be."""
+        """Raises NotFoundError; BadRequestError for an unknown plan or a null that may not be;
+        ConflictError for one that has been deleted."""
         row = await self.tenant(tenant_id, lock=True)
+        if row.deleted_at is not None:
+            raise ConflictError(
+                "This tenant has been deleted; restore it first.", code="tenant_deleted"
+            )
         changes = body.model_dump(exclude_unset=True)
         for name, value in changes.items():
             if value is None and name != "trust_group":
@@ -127,5 +132,7 @@ class TenantService:
 def _told(row: PlanRow | TenantRow) -> dict[str, object]:
     """The row as the audit log keeps it."""
     columns = (column.key for column in row.__table__.columns)
-    times = ("created_at", "updated_at")
-    return {name: getattr(row, name) for name in columns if name not in times}
+    return {name: getattr(row, name) for name in columns if name not in _UNTOLD}
+
+
+_UNTOLD = ("created_at", "updated_at", "deleted_at", "erase_after", "erased_at", "status_before")

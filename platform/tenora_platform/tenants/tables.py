@@ -76,6 +76,10 @@ class TenantRow(Base):
     status: Mapped[str] = mapped_column(Text, server_default="active")
     trust_group: Mapped[str | None] = mapped_column(Text)  # tenants that may share cached KV
     prepaid: Mapped[bool] = mapped_column(server_default=false())  # spends its credit only
+    deleted_at: Mapped[datetime | None] = mapped_column(_Time)  # suspended since; see `erasure`
+    erase_after: Mapped[datetime | None] = mapped_column(_Time)  # until then it can be restored
+    erased_at: Mapped[datetime | None] = mapped_column(_Time)
+    status_before: Mapped[str | None] = mapped_column(Text)  # of the deletion
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 

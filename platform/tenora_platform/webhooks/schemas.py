@@ -12,6 +12,7 @@ from tenora_platform.schemas import Body, IdItem, ListPage
 EVENT_TYPES = (
     "adapter.active",
     "adapter.rejected",
+    "adapter.damaged",
     "adapter.no_effect_measured",
     "evaluation.completed",
     "evaluation.failed",

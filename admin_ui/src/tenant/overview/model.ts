@@ -104,6 +104,7 @@ export interface Change {
 const TOLD: Record<string, (of: (name: string) => string) => string> = {
   "adapter.active": (of) => `${of("adapter")}@${of("version")} is ready`,
   "adapter.rejected": (of) => `${of("adapter")}@${of("version")} was rejected`,
+  "adapter.damaged": (of) => `The stored content of ${of("adapter")}@${of("version")} is damaged`,
   "budget.soft": () => "A budget reached its warning level",
   "budget.hard": () => "A budget is used up",
   "invoice.final": (of) => `Invoice ${of("number")} is final`,
