@@ -27,15 +27,24 @@ LENGTH_PENALTY_MAX = 10.0
 
 GrammarKind = Literal["json_schema", "regex", "choice", "grammar"]
 
+JSON_DEPTH = 8
+JSON_DEPTH_MAX = 64
+"""Levels of objects and lists in an answer that follows a JSON schema: beyond what the schema
+itself asks for, so many; and the most that a request may ask for."""
+
 
 class Grammar(msgspec.Struct, frozen=True):
     """What a text may be. `text` is a JSON schema, a regular expression that all of it matches, a
     JSON list of the texts it may be, or a context-free grammar (Lark's or GBNF); as llguidance
-    understands them. JSON is written without spaces between its tokens."""
+    understands them. Of a JSON schema the answer has a space behind `:` and `,` or none, and no
+    other spaces between its tokens; `max_depth` bounds its levels, and where it `closes` the last
+    of `max_tokens` end what is open, where the schema lets them (`grammar.closing`)."""
 
     kind: GrammarKind
     text: str
     param: str = "grammar"  # what the caller knows it by, for errors
+    closes: bool = True
+    max_depth: int = JSON_DEPTH
 
 
 class BeamSearch(msgspec.Struct, frozen=True, kw_only=True):
