@@ -4459,6 +4459,10 @@ export interface components {
             bad_words?: string[] | null;
             /** Best Of */
             best_of?: number | null;
+            /** Cache Salt */
+            cache_salt?: string | null;
+            /** Chat Template */
+            chat_template?: string | null;
             /** Chat Template Kwargs */
             chat_template_kwargs?: {
                 [key: string]: unknown;
@@ -4503,12 +4507,24 @@ export interface components {
              * @default false
              */
             include_stop_str_in_output: boolean;
+            /**
+             * Json Close
+             * @default true
+             */
+            json_close: boolean;
+            /**
+             * Json Max Depth
+             * @default 8
+             */
+            json_max_depth: number;
             /** Length Penalty */
             length_penalty?: number | null;
             /** Logit Bias */
             logit_bias?: {
                 [key: string]: number;
             } | null;
+            /** Logprob Token Ids */
+            logprob_token_ids?: number[] | null;
             /** Logprobs */
             logprobs?: boolean | null;
             /** Max Completion Tokens */
@@ -4583,6 +4599,8 @@ export interface components {
             skip_special_tokens: boolean;
             /** Stop */
             stop?: string | string[] | null;
+            /** Stop Regex */
+            stop_regex?: string | string[] | null;
             /** Stop Token Ids */
             stop_token_ids?: number[] | null;
             /** Store */
@@ -4777,6 +4795,8 @@ export interface components {
             bad_words?: string[] | null;
             /** Best Of */
             best_of?: number | null;
+            /** Cache Salt */
+            cache_salt?: string | null;
             /** Early Stopping */
             early_stopping?: (true | false | "never") | null;
             /** Ebnf */
@@ -4808,12 +4828,24 @@ export interface components {
              * @default false
              */
             include_stop_str_in_output: boolean;
+            /**
+             * Json Close
+             * @default true
+             */
+            json_close: boolean;
+            /**
+             * Json Max Depth
+             * @default 8
+             */
+            json_max_depth: number;
             /** Length Penalty */
             length_penalty?: number | null;
             /** Logit Bias */
             logit_bias?: {
                 [key: string]: number;
             } | null;
+            /** Logprob Token Ids */
+            logprob_token_ids?: number[] | null;
             /** Logprobs */
             logprobs?: number | null;
             /** Max Tokens */
@@ -4878,6 +4910,8 @@ export interface components {
             skip_special_tokens: boolean;
             /** Stop */
             stop?: string | string[] | null;
+            /** Stop Regex */
+            stop_regex?: string | string[] | null;
             /** Stop Token Ids */
             stop_token_ids?: number[] | null;
             /**
@@ -10605,6 +10639,8 @@ export interface components {
             add_generation_prompt?: boolean | null;
             /** Add Special Tokens */
             add_special_tokens?: boolean | null;
+            /** Chat Template */
+            chat_template?: string | null;
             /** Chat Template Kwargs */
             chat_template_kwargs?: {
                 [key: string]: unknown;

@@ -15,6 +15,7 @@ from tenora_engine.model.end_tokens import read_eos_token_ids
 from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special_tokens
 from tenora_engine.text.control_tokens import ControlTokens
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
+from tenora_engine.text.stop_patterns import StopPattern
 from tenora_engine.text.token_bytes import TokenBytes, label_of
 from tenora_engine.text.tool_formats import takes_tools
 from tenora_engine.text.tool_prompt import in_words
@@ -184,10 +185,13 @@ class TextProcessor:
         min_tokens: int = 0,
         shown: Collection[str] = (),
         offsets: bool = False,
+        patterns: Sequence[StopPattern] = (),
     ) -> IncrementalDetokenizer:
         """A fresh detokenizer for one sequence. Special tokens that are `shown` are not skipped."""
         token_bytes = partial(self._bytes.of, skip_special=skip_special, shown=frozenset(shown))
-        return IncrementalDetokenizer(token_bytes, stop, include_stop, min_tokens, offsets)
+        return IncrementalDetokenizer(
+            token_bytes, stop, include_stop, min_tokens, offsets, patterns
+        )
 
 
 def _encoded(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
