@@ -5963,10 +5963,14 @@ export interface components {
         };
         /**
          * InputItem
-         * @description One item of the conversation: a message, a function_call or a function_call_output. Items of
-         *     an earlier answer may be given back as they are.
+         * @description One item of the conversation: a message, a call of a tool or what a tool answered. Items of
+         *     an earlier answer may be given back as they are; fields that nobody knows are passed over.
          */
         InputItem: {
+            /** Action */
+            action?: {
+                [key: string]: unknown;
+            } | null;
             /** Arguments */
             arguments?: string | null;
             /** Call Id */
@@ -5975,6 +5979,8 @@ export interface components {
             content?: string | components["schemas"]["Part"][] | null;
             /** Id */
             id?: string | null;
+            /** Input */
+            input?: string | null;
             /** Name */
             name?: string | null;
             /** Output */
@@ -7697,7 +7703,8 @@ export interface components {
         };
         /**
          * Part
-         * @description One piece of an item's content. Only text is supported; others are refused by name.
+         * @description One piece of an item's content. Only text is supported; others are refused by name, and
+         *     fields that nobody knows passed over.
          */
         Part: {
             /** Annotations */
@@ -8670,6 +8677,16 @@ export interface components {
             warnings: string[];
         };
         /**
+         * Reasoning
+         * @description How much a model is to think, which none here does apart from its answer.
+         */
+        Reasoning: {
+            /** Effort */
+            effort?: string | null;
+            /** Summary */
+            summary?: string | null;
+        };
+        /**
          * Receipt
          * @description What was asked for, what ran and what it costs, signed; `tenora receipt verify` checks it.
          *     Amounts are exact decimal strings. `prices` are the price versions by which it was rated.
@@ -9057,14 +9074,20 @@ export interface components {
          *     one: any value but the neutral one is refused by name.
          */
         ResponseRequest: {
+            /** Access Programs */
+            access_programs?: unknown;
             /** Background */
             background?: unknown;
+            /** Client Metadata */
+            client_metadata?: {
+                [key: string]: unknown;
+            } | null;
             /** Context Management */
             context_management?: unknown;
             /** Conversation */
             conversation?: unknown;
             /** Include */
-            include?: unknown;
+            include?: string[] | null;
             /** Input */
             input: string | components["schemas"]["InputItem"][];
             /** Instructions */
@@ -9093,9 +9116,8 @@ export interface components {
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
-            prompt_cache_retention?: unknown;
-            /** Reasoning */
-            reasoning?: unknown;
+            prompt_cache_retention?: string | null;
+            reasoning?: components["schemas"]["Reasoning"] | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Service Tier */
@@ -9134,7 +9156,8 @@ export interface components {
         };
         /**
          * ResponseTool
-         * @description A function, its fields beside its type; other types are refused by name.
+         * @description A function, its fields beside its type. Those that Codex has beside are left out, and other
+         *     types refused by name.
          */
         ResponseTool: {
             /** Description */
@@ -10461,7 +10484,7 @@ export interface components {
              */
             format: components["schemas"]["TextFormat"];
             /** Verbosity */
-            verbosity?: unknown;
+            verbosity?: string | null;
         };
         /**
          * TextFormat
