@@ -27,9 +27,11 @@ MARGIN = 8
 """Tokens that may be left beyond a way that is known, when it is looked for again: what may be
 written within a string or a number adds less."""
 
-SEARCHES_MAX = 256
-FAILED_SEARCH = 16
-"""How many are made for one answer, and as how many one counts that has found nothing."""
+EFFORT_MAX, EFFORT_TOKENS = 1024, 16
+"""What the searches for one answer may find in all, in units of so many tokens (some 0.1 ms)."""
+
+MASKS_MAX = 4
+"""Of one search, where nothing that is usual may come: each takes 0.2 ms."""
 
 NEAR_LEAST, NEAR_KEY = 64, 16
 """The last tokens of an answer, in which an end is looked for: so many, and more for each key that
@@ -110,7 +112,7 @@ class JsonAnswer:
         self._text = JsonText()
         self._way: list[int] | None = None  # to an end, from where the text is
         self._is_stale = True  # the way is of some place shortly before
-        self._searches = SEARCHES_MAX
+        self._effort = EFFORT_MAX
 
     def kept(self, token_id: int, room: int) -> int:
         """The token that is to come where the model has chosen this one and `room` tokens are left,
@@ -141,7 +143,7 @@ class JsonAnswer:
 
     def _is_near(self, room: int, may_jump: bool) -> bool:
         """Whether there may be too few tokens left for an end."""
-        if not self._closes or room > self._near or self._searches <= 0:
+        if not self._closes or room > self._near or self._effort <= 0:
             return False
         return may_jump or self._way is None or room <= len(self._way) + MARGIN
 
@@ -152,22 +154,23 @@ class JsonAnswer:
 
     def _search(self, text: JsonText, *ahead: int) -> list[int] | None:
         """The way to an end from there, after these tokens."""
-        self._searches -= 1
         way = self._guide.way(partial(find_way, text.copy(), self._hints), ahead)
-        if way is None:
-            self._searches -= FAILED_SEARCH
+        self._effort -= 1 + (WAY_MAX if way is None else len(way)) // EFFORT_TOKENS
         return way
 
 
 def find_way(
     text: JsonText, hints: Hints, matcher: Any, vocabulary: Vocabulary
 ) -> list[int] | None:
-    """Tokens after which the text is JSON and may end. The matcher is advanced by them."""
+    """Tokens after which the text is JSON and may end. Text and matcher are advanced by them."""
     way: list[int] = []
+    masks = MASKS_MAX
     while not matcher.is_accepting():
         if matcher.is_error() or len(way) > WAY_MAX:
             return None
         tokens = _next_piece(text, hints, matcher, vocabulary)
+        if not tokens and masks:
+            tokens, masks = _any_token(matcher), masks - 1
         if not tokens or not matcher.consume_tokens(tokens):
             return None
         way += tokens
@@ -179,20 +182,20 @@ def _next_piece(
     text: JsonText, hints: Hints, matcher: Any, vocabulary: Vocabulary
 ) -> list[int] | None:
     """What ends soonest, of what may come next."""
-    for piece in _pieces(text, hints):
-        tokens = vocabulary.tokens_of(piece)
-        if tokens and matcher.validate_tokens(tokens) == len(tokens):
-            return tokens
     forced = list(matcher.compute_ff_tokens())
     if forced:
         return forced
-    bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-    allowed = np.flatnonzero(bits)
-    for filler in _FILLERS:
-        for token_id in vocabulary.tokens_of(filler)[:1]:
-            if token_id < len(bits) and bits[token_id]:
-                return [token_id]
-    return [int(allowed[0])] if len(allowed) else None
+    for piece in (*_pieces(text, hints), *_FILLERS):
+        tokens = vocabulary.tokens_of(piece)
+        if tokens and matcher.validate_tokens(tokens) == len(tokens):
+            return tokens
+    return None
+
+
+def _any_token(matcher: Any) -> list[int]:
+    """The first that may come; none where none may."""
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    return [int(token) for token in np.flatnonzero(np.unpackbits(bits, bitorder="little"))[:1]]
 
 
 def _pieces(text: JsonText, hints: Hints) -> Iterable[bytes]:
@@ -205,9 +208,9 @@ def _pieces(text: JsonText, hints: Hints) -> Iterable[bytes]:
     if place is Place.COLON:
         return (b":",)
     if place is Place.KEY:
-        return *(b'"' + key + b'":' for key in hints.keys), b'"'
+        return (b'"',)
     if place is Place.FIRST_KEY:
-        return b"}", *(b'"' + key + b'":' for key in hints.keys), b'"'
+        return b"}", b'"'
     if place is Place.FIRST_ITEM:
         return b"]", *_VALUES, *hints.values
     if place is Place.VALUE:

@@ -243,8 +243,6 @@ def _named(body: SamplingFields, model: ModelInfo, logprobs: int | None) -> tupl
         raise _invalid(param, f"{param} needs logprobs.")
     if named and logprobs:
         raise _invalid(param, f"{param} take the place of the likeliest tokens: ask for 0 of them.")
-    if named and body.use_beam_search:
-        raise _invalid(param, f"{param} and use_beam_search cannot be together.")
     check_token_ids(named, model, param)
     return named
 
