@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tenora_engine.errors import ModelLoadError
+from tenora_engine.errors import InvalidRequestError, ModelLoadError
 from tenora_engine.model.end_tokens import read_eos_token_ids
 from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special_tokens
 from tenora_engine.text.control_tokens import ControlTokens
@@ -96,11 +96,12 @@ class TextProcessor:
         control_tokens: bool = True,
         template_arguments: Mapping[str, Any] | None = None,
         template: Renders | None = None,
+        characters_most: int | None = None,
     ) -> list[int]:
         """Token ids of a conversation through the model's own chat template, or another's. With
         `control_tokens` False those written out in the messages or other arguments stay text.
-        Raises InvalidRequestError (param "messages") when the template refuses it or there is
-        none."""
+        Raises InvalidRequestError (param "messages") when the template refuses it, there is none,
+        or it writes more than `characters_most`."""
         given = [messages, tools, template_arguments]
         shield = None
         if not control_tokens and self._control.occur_in(given):
@@ -114,6 +115,11 @@ class TextProcessor:
             template_arguments,
             template,
         )
+        if characters_most is not None and len(text) > characters_most:
+            raise InvalidRequestError(
+                f"the chat template writes {len(text)} characters; {characters_most} is most",
+                "messages",
+            )
         if shield is None:
             return self.encode(text, add_special_tokens=False)  # the template writes them itself
         token_ids: list[int] = []
