@@ -27,7 +27,7 @@ from tenora_engine.grammar.compiler import GrammarCompiler
 from tenora_engine.grammar.guide import Guide
 from tenora_engine.memory.inspection import PageView
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.prefix import encode_tokens
+from tenora_engine.memory.salts import salted_tokens
 from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
@@ -160,7 +160,7 @@ class Engine:
             return None
         check_texts(self.config, request)
         caches = self.config.engine.prefix_caching
-        return encode_tokens(request.prompt_token_ids) if caches else b""
+        return salted_tokens(request.prompt_token_ids, request.cache_salt) if caches else b""
 
     def reserve(self, request: GenerationRequest) -> None:
         """Count the memory of a request that is to be submitted later, until `release`. Raises

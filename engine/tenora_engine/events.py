@@ -28,6 +28,11 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: list[tuple[int, float]]
 
 
+UNTOLD_LOGPROB = -9999.0
+"""As OpenAI writes it of a token that is none of the likeliest: of one that was put in to close
+JSON, and not measured."""
+
+
 class TokenEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="token"):
     """New tokens of one sequence, in order. The token which ends a sequence by "stop" is not among
     them: `FinishEvent.stop_token_id` names it."""

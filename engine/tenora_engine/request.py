@@ -27,15 +27,24 @@ LENGTH_PENALTY_MAX = 10.0
 
 GrammarKind = Literal["json_schema", "regex", "choice", "grammar"]
 
+JSON_DEPTH = 8
+JSON_DEPTH_MAX = 64
+"""Levels of objects and lists in an answer that follows a JSON schema: beyond what the schema
+itself asks for, so many; and the most that a request may ask for."""
+
 
 class Grammar(msgspec.Struct, frozen=True):
     """What a text may be. `text` is a JSON schema, a regular expression that all of it matches, a
     JSON list of the texts it may be, or a context-free grammar (Lark's or GBNF); as llguidance
-    understands them. JSON is written without spaces between its tokens."""
+    understands them. Of a JSON schema the answer has a space behind `:` and `,` or none, and no
+    other spaces between its tokens; `max_depth` bounds its levels, and where it `closes` the last
+    of `max_tokens` end what is open, where the schema lets them (`grammar.closing`)."""
 
     kind: GrammarKind
     text: str
     param: str = "grammar"  # what the caller knows it by, for errors
+    closes: bool = True
+    max_depth: int = JSON_DEPTH
 
 
 class BeamSearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,9 +63,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     `temperature` 0 is greedy, and so is what lies below float32's normal numbers. `top_k` 0 is off.
     `logprobs` None is off, else the number of alternatives to report beside the chosen token
-    (0-20). `prompt_logprobs` is the same of the prompt's own tokens, each after those before it
-    (the first has none), of the first of `n` sequences. Of a prompt that `embeds` the hidden state
-    of the last token is wanted, as the LM head would read it. With either `max_tokens` may be 0.
+    (0-20); or, where it is 0, those of `logprob_token_ids`. `prompt_logprobs` is the same of the
+    prompt's own tokens, each after those before it (the first has none), of the first of `n`
+    sequences. Of a prompt that `embeds` the hidden state of the last token is wanted, as the LM
+    head would read it. With either `max_tokens` may be 0.
     Stop *strings* are matched where text is made (`tenora_engine.text`), never here.
 
     No token that would end the sequence comes among the first `min_tokens`, none but
@@ -87,6 +97,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     n: int = 1
     logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
     prompt_logprobs: int | None = None
     embeds: bool = False
     grammar: Grammar | None = None
@@ -141,3 +152,5 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A stop string in the text may end its sequences. What one of them is charged that ended by
     itself is settled when the client has said where the text ended: `EngineClient.abort` with
     reason "stop"."""
+    cache_salt: str = ""
+    """Within its tenant's namespace it shares cached KV with requests of the same salt alone."""

@@ -165,6 +165,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """Sample -> the token that follows, whatever its logits: of a prompt whose tokens' logprobs are
     wanted."""
     embedded: list[int] = []  # samples of which the hidden states are wanted
+    named: dict[int, list[int]] = {}  # sample -> the alternatives, of those that name them
 
     @property
     def is_guided(self) -> bool:

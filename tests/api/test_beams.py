@@ -99,6 +99,7 @@ async def test_neutral_values_and_what_goes_together(client: openai.AsyncOpenAI)
         ("bad_words", ["no"]),
         ("allowed_token_ids", [5, 6]),
         ("stop", ["."]),
+        ("stop_regex", ["."]),
         ("response_format", {"type": "json_object"}),
         ("guided_regex", "a+"),
     ],

@@ -258,6 +258,95 @@ async def test_what_has_no_effect_is_accepted(
         assert await refused(asking(client, **{name: 1})) == name
 
 
+async def test_logprobs_of_tokens_by_name(api: Api, client: openai.AsyncOpenAI) -> None:
+    named = [5, 9]
+    answer = await chat(client, logprobs=True, logprob_token_ids=named)
+    assert api.engine.requests[-1].sampling.logprob_token_ids == (5, 9)
+    for token in answer.choices[0].logprobs.content:
+        assert [each.logprob for each in token.top_logprobs] == [-2.0, -2.0]
+    answer = await complete(
+        client, logprobs=0, logprob_token_ids=named, return_tokens_as_token_ids=True
+    )
+    assert answer.choices[0].logprobs.top_logprobs[0]["token_id:5"] == -2.0
+    for body in (
+        {},
+        {"logprobs": True, "top_logprobs": 2},
+        {"logprobs": True, "logprob_token_ids": [10**6]},
+        {"logprobs": True, "logprob_token_ids": []},
+        {"logprobs": True, "logprob_token_ids": list(range(129))},
+    ):
+        assert await refused(chat(client, **{"logprob_token_ids": named, **body})) == (
+            "logprob_token_ids"
+        )
+
+
+async def test_a_salt_reaches_the_prefix_cache(api: Api, client: openai.AsyncOpenAI) -> None:
+    for asking in (chat, complete):
+        await asking(client, cache_salt="s")
+        assert api.engine.requests[-1].cache_salt == "s"
+        for salt in ("", "s" * 257, 5):
+            assert await refused(asking(client, cache_salt=salt)) == "cache_salt"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_pattern_ends_an_answer(api: Api, client: openai.AsyncOpenAI, stream: bool) -> None:
+    for asking in (chat, complete):
+        answer = await asking(client, stream=stream, max_tokens=40, stop_regex=["zz+", "f[r-t]"])
+        if stream:
+            choices = [choice async for each in answer for choice in each.choices]
+            texts = [
+                choice.text if asking is complete else choice.delta.content for choice in choices
+            ]
+            last, text = choices[-1], "".join(each or "" for each in texts)
+        else:
+            [last] = answer.choices
+            text = last.text if asking is complete else last.message.content
+        assert text.endswith("fr")
+        assert (last.finish_reason, last.model_extra["matched_stop"]) == ("stop", "f[r-t]")
+        assert api.engine.requests[-1].ends_by_text
+        for pattern in ("(a", "a*", r"(a)\1", "x" * 999, ["a"] * 5, 5):
+            assert (await refused(asking(client, stop_regex=pattern))).startswith("stop_regex")
+
+
+async def test_a_request_brings_its_template(
+    api: Api, client: openai.AsyncOpenAI, tenant: TestTenant
+) -> None:
+    own = "{{ tone }}{% for each in messages %}<{{ each.role }}>{{ each.content }}{% endfor %}"
+    kwargs = {"tone": "calm"}
+    await chat(client, chat_template=own, chat_template_kwargs=kwargs)
+    expected = "calm" + "".join(f"<{each['role']}>{each['content']}" for each in HELLO)
+    assert prompt_of(api) == expected
+    body = {"model": BASE, "messages": HELLO, "chat_template": own, "chat_template_kwargs": kwargs}
+    answer = await api.call(tenant.key, "POST", "/v1/tokenize", json=body)
+    assert answer.json()["tokens"] == api.engine.requests[-1].prompt_token_ids
+
+
+async def test_what_a_template_writes_is_bounded(client: openai.AsyncOpenAI) -> None:
+    """Before anybody makes tokens of it."""
+    long = "{% for a in range(999) %}{{ 'x' * 9999 }}{% endfor %}"
+    with pytest.raises(openai.BadRequestError, match="writes 9989001 characters") as caught:
+        await chat(client, chat_template=long)
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "",
+        "a\0b",
+        "x" * (64 * 1024 + 1),
+        "{{",
+        "{{ raise_exception('no') }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 10 ** 9 }}",
+    ],
+    ids=["empty", "NUL", "long", "broken", "raises", "escapes", "loops", "memory"],
+)
+async def test_a_template_harms_nobody(client: openai.AsyncOpenAI, template: str) -> None:
+    assert await refused(chat(client, chat_template=template)) == "chat_template"
+
+
 @given(
     st.text("ab", max_size=30),
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=8),

@@ -240,6 +240,7 @@ async def test_the_body_of_a_coding_agent(api: Api, base_url: str, tenant: TestT
             "output_config": {"effort": "high"},
             "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
             "diagnostics": {"something": "new"},
+            "\u65b0\r\nx-evil": 1,  # what no header can hold
             "stream": True,
         }
     )
@@ -253,6 +254,7 @@ async def test_the_body_of_a_coding_agent(api: Api, base_url: str, tenant: TestT
     assert answer.status_code == 200, answer.text
     assert "event: message_stop" in answer.text
     warning = answer.headers["x-tenora-warning"]
+    assert "???x-evil is ignored" in warning
     assert "web_search" in warning
     assert "diagnostics is ignored" in warning
     said = prompt_of(api)

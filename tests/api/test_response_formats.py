@@ -193,3 +193,19 @@ async def test_responses_have_formats_too(api: Api, client: openai.AsyncOpenAI) 
             extra_body={"text": {"format": {"type": "json_schema", "name": "s"}}},
         )
     assert refused.value.param == "text.format"
+
+
+async def test_json_has_options_of_its_own(api: Api, client: openai.AsyncOpenAI) -> None:
+    asked = of_openai("json_object")
+    await ask(client, True, **asked, json_close=False, json_max_depth=3)
+    found = api.engine.requests[-1].sampling.grammar
+    assert found is not None
+    assert (found.closes, found.max_depth) == (False, 3)
+    compact = {"json": {"type": "object"}, "disable_any_whitespace": True}
+    await ask(client, True, structured_outputs=compact)
+    found = api.engine.requests[-1].sampling.grammar
+    assert found is not None
+    assert json.loads(found.text)["x-guidance"]["item_separator"] == ","
+    with pytest.raises(openai.BadRequestError) as refused:
+        await ask(client, True, **asked, json_max_depth=65)
+    assert refused.value.param == "json_max_depth"

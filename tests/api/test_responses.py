@@ -162,6 +162,16 @@ async def test_events(base_url: str, api: Api, tenant: TestTenant) -> None:
         "function_call_arguments.done",
         "completed",
     ]
+    begun: list[str] = []  # each part is ended before what it is part of
+    for event in events:
+        kind, _, end = event["type"].rpartition(".")
+        if end == "added" or (end == "delta" and begun[-1] != kind):
+            begun.append(kind)
+        elif end == "done":
+            assert begun.pop() == kind
+    assert not begun
+    items = [event["item"]["type"] for event in events if event["type"].endswith("item.added")]
+    assert items == ["message", "function_call"]
     text = "".join(event["delta"] for event in events if event["type"].endswith("text.delta"))
     assert text == "Well."
     pieces = [event["delta"] for event in events if event["type"].endswith("arguments.delta")]
@@ -233,9 +243,14 @@ async def test_failures(api: Api, client: openai.AsyncOpenAI) -> None:
         ({"store": True}, "store"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
-        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"reasoning": "high"}, "reasoning"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+        ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]}, "input[0].input"),
+        ({"input": [{"type": "local_shell_call", "call_id": "c"}]}, "input[0].action"),
         ({"truncation": "auto"}, "truncation"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "local_shell"}], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": []}, "input"),
@@ -267,7 +282,7 @@ async def test_what_asks_for_nothing_is_accepted(client: openai.AsyncOpenAI) -> 
         tool_choice="auto",
         parallel_tool_calls=False,
         top_logprobs=0,
-        extra_body={"previous_response_id": None, "reasoning": None},
+        extra_body={"previous_response_id": None, "reasoning": {"effort": "high"}},
     )
     assert answer.output_text == "Hello from base."
     assert not answer.parallel_tool_calls

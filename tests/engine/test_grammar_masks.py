@@ -98,8 +98,9 @@ LANGUAGES: dict[str, tuple[str, str, set[bytes]]] = {
             }
         ),
         {
-            json.dumps({"on": on, "of": of}, separators=(",", ":")).encode()
+            f'{{"on":{a}{json.dumps(on)},{b}"of":{c}{json.dumps(of)}}}'.encode()
             for on, of in product((True, False), ("a b", None, 12))
+            for a, b, c in product(("", " "), repeat=3)
         },
     ),
 }

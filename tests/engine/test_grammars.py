@@ -117,9 +117,8 @@ def test_what_ends_by_stop_validates(engine: Engine, text: TextProcessor, name: 
     validator = jsonschema_rs.validator_for(SCHEMAS[name])
     for output in stopped:
         validator.validate(json.loads(output))
-        assert output == json.dumps(
-            json.loads(output), separators=(",", ":"), ensure_ascii=False
-        ) or re.search(r"\\|[0-9]", output), "spaces between tokens"
+        outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', output)
+        assert not re.search(r"(?<![:,])\s|[^\S ]|\s\s", outside), "spaces between tokens"
 
 
 @pytest.mark.parametrize("drafts", [0, 16])

@@ -3,6 +3,7 @@ the steps, and to nobody else."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from engine_fakes import Rig, fix_step_time, make_config, make_ref, make_request, make_tenant
@@ -51,6 +52,7 @@ class World:
         tenant: Tenant = T0,
         adapter: AdapterRef | None = None,
         max_tokens: int = 1,
+        salt: str = "",
     ) -> str:
         self.requests += 1
         name = f"r{self.requests}"
@@ -58,7 +60,7 @@ class World:
         request = make_request(
             name, tokens, tenant=tenant, adapter=adapter, max_tokens=max_tokens, ignore_eos=True
         )
-        self.rig.engine.submit(request)
+        self.rig.engine.submit(msgspec.structs.replace(request, cache_salt=salt))
         return name
 
     def step(self) -> None:
@@ -72,10 +74,14 @@ class World:
             self.step()
 
     def serve(
-        self, prefix: list[int], tenant: Tenant = T0, adapter: AdapterRef | None = None
+        self,
+        prefix: list[int],
+        tenant: Tenant = T0,
+        adapter: AdapterRef | None = None,
+        salt: str = "",
     ) -> int:
         """Run one request; returns how many of its tokens were cached."""
-        name = self.submit(prefix, tenant, adapter)
+        name = self.submit(prefix, tenant, adapter, salt=salt)
         self.run()
         return self.finished[name].usage.cached_tokens
 
@@ -95,6 +101,18 @@ def test_an_evicted_prefix_comes_back() -> None:
     computed = world.rig.executor.computed_tokens
     assert [world.serve(prefix) for prefix in PREFIXES[:4]] == [32, 32, 32, 32]
     assert world.rig.executor.computed_tokens == computed + 4
+    assert world.count("kv_pages_fetched") > 0
+
+
+def test_what_has_a_salt_is_shared_with_that_salt_alone() -> None:
+    """On the device, and on the host once the others have taken its place."""
+    world = World()
+    first = PREFIXES[0]
+    assert [world.serve(first, salt=salt) for salt in ("", "a", "b")] == [0, 0, 0]
+    assert [world.serve(first, salt=salt) for salt in ("b", "c", "a", "")] == [32, 0, 32, 32]
+    for prefix in PREFIXES[1:4]:
+        world.serve(prefix)
+    assert [world.serve(first, salt=salt) for salt in ("a", "d", "")] == [32, 0, 32]
     assert world.count("kv_pages_fetched") > 0
 
 

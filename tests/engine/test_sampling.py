@@ -357,6 +357,23 @@ def test_logprobs_are_of_the_unmodified_distribution() -> None:
     assert third.logprob == pytest.approx(expected[2].max().item(), abs=1e-6)
 
 
+def test_logprobs_of_tokens_by_name() -> None:
+    logits = torch.randn(2, 200, generator=torch.Generator().manual_seed(2)) * 4
+    rows = [
+        sequence(SamplingParams(temperature=0.0, logprobs=0, logprob_token_ids=(7, 199, 3))),
+        sequence(SamplingParams(temperature=0.0, logprobs=1)),
+    ]
+    first, second = run(logits, rows).logprobs
+    expected = logits.log_softmax(dim=1)
+    assert first is not None
+    assert second is not None
+    assert {token for token, _ in first.top} == {3, 7, 199}
+    for token, value in first.top:
+        assert value == pytest.approx(expected[0, token].item(), abs=1e-6)
+    assert [value for _, value in first.top] == sorted((v for _, v in first.top), reverse=True)
+    assert [token for token, _ in second.top] == [int(logits[1].argmax())]
+
+
 def test_logits_that_are_not_numbers_harm_only_their_row() -> None:
     logits = torch.randn(3, 100, generator=torch.Generator().manual_seed(4))
     logits[1] = float("nan")

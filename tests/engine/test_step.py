@@ -88,6 +88,9 @@ plans = st.builds(
             st.integers(0, 99),
         ),
         num_top=st.dictionaries(st.integers(0, 99), st.integers(0, 20), max_size=4),
+        named=st.dictionaries(
+            st.integers(0, 99), st.lists(st.integers(0, 99), max_size=3), max_size=4
+        ),
     ),
     is_preemptible=st.booleans(),
 )

@@ -162,6 +162,7 @@ class FakeEngine:
                 if request.sampling.logprobs is not None:
                     likely = -0.5 / max(index, 1)
                     top = [(token, likely)][: request.sampling.logprobs]
+                    top += [(named, -2.0) for named in request.sampling.logprob_token_ids]
                     logprobs = [TokenLogprob(token, likely, top)]
                 yield TokenEvent(request.request_id, index, [token], logprobs)
                 await asyncio.sleep(0)

@@ -4464,6 +4464,10 @@ export interface components {
             bad_words?: string[] | null;
             /** Best Of */
             best_of?: number | null;
+            /** Cache Salt */
+            cache_salt?: string | null;
+            /** Chat Template */
+            chat_template?: string | null;
             /** Chat Template Kwargs */
             chat_template_kwargs?: {
                 [key: string]: unknown;
@@ -4508,12 +4512,24 @@ export interface components {
              * @default false
              */
             include_stop_str_in_output: boolean;
+            /**
+             * Json Close
+             * @default true
+             */
+            json_close: boolean;
+            /**
+             * Json Max Depth
+             * @default 8
+             */
+            json_max_depth: number;
             /** Length Penalty */
             length_penalty?: number | null;
             /** Logit Bias */
             logit_bias?: {
                 [key: string]: number;
             } | null;
+            /** Logprob Token Ids */
+            logprob_token_ids?: number[] | null;
             /** Logprobs */
             logprobs?: boolean | null;
             /** Max Completion Tokens */
@@ -4588,6 +4604,8 @@ export interface components {
             skip_special_tokens: boolean;
             /** Stop */
             stop?: string | string[] | null;
+            /** Stop Regex */
+            stop_regex?: string | string[] | null;
             /** Stop Token Ids */
             stop_token_ids?: number[] | null;
             /** Store */
@@ -4782,6 +4800,8 @@ export interface components {
             bad_words?: string[] | null;
             /** Best Of */
             best_of?: number | null;
+            /** Cache Salt */
+            cache_salt?: string | null;
             /** Early Stopping */
             early_stopping?: (true | false | "never") | null;
             /** Ebnf */
@@ -4813,12 +4833,24 @@ export interface components {
              * @default false
              */
             include_stop_str_in_output: boolean;
+            /**
+             * Json Close
+             * @default true
+             */
+            json_close: boolean;
+            /**
+             * Json Max Depth
+             * @default 8
+             */
+            json_max_depth: number;
             /** Length Penalty */
             length_penalty?: number | null;
             /** Logit Bias */
             logit_bias?: {
                 [key: string]: number;
             } | null;
+            /** Logprob Token Ids */
+            logprob_token_ids?: number[] | null;
             /** Logprobs */
             logprobs?: number | null;
             /** Max Tokens */
@@ -4883,6 +4915,8 @@ export interface components {
             skip_special_tokens: boolean;
             /** Stop */
             stop?: string | string[] | null;
+            /** Stop Regex */
+            stop_regex?: string | string[] | null;
             /** Stop Token Ids */
             stop_token_ids?: number[] | null;
             /**
@@ -5934,10 +5968,14 @@ export interface components {
         };
         /**
          * InputItem
-         * @description One item of the conversation: a message, a function_call or a function_call_output. Items of
-         *     an earlier answer may be given back as they are.
+         * @description One item of the conversation: a message, a call of a tool or what a tool answered. Items of
+         *     an earlier answer may be given back as they are; fields that nobody knows are passed over.
          */
         InputItem: {
+            /** Action */
+            action?: {
+                [key: string]: unknown;
+            } | null;
             /** Arguments */
             arguments?: string | null;
             /** Call Id */
@@ -5946,6 +5984,8 @@ export interface components {
             content?: string | components["schemas"]["Part"][] | null;
             /** Id */
             id?: string | null;
+            /** Input */
+            input?: string | null;
             /** Name */
             name?: string | null;
             /** Output */
@@ -7668,7 +7708,8 @@ export interface components {
         };
         /**
          * Part
-         * @description One piece of an item's content. Only text is supported; others are refused by name.
+         * @description One piece of an item's content. Only text is supported; others are refused by name, and
+         *     fields that nobody knows passed over.
          */
         Part: {
             /** Annotations */
@@ -8641,6 +8682,16 @@ export interface components {
             warnings: string[];
         };
         /**
+         * Reasoning
+         * @description How much a model is to think, which none here does apart from its answer.
+         */
+        Reasoning: {
+            /** Effort */
+            effort?: string | null;
+            /** Summary */
+            summary?: string | null;
+        };
+        /**
          * Receipt
          * @description What was asked for, what ran and what it costs, signed; `tenora receipt verify` checks it.
          *     Amounts are exact decimal strings. `prices` are the price versions by which it was rated.
@@ -9028,14 +9079,20 @@ export interface components {
          *     one: any value but the neutral one is refused by name.
          */
         ResponseRequest: {
+            /** Access Programs */
+            access_programs?: unknown;
             /** Background */
             background?: unknown;
+            /** Client Metadata */
+            client_metadata?: {
+                [key: string]: unknown;
+            } | null;
             /** Context Management */
             context_management?: unknown;
             /** Conversation */
             conversation?: unknown;
             /** Include */
-            include?: unknown;
+            include?: string[] | null;
             /** Input */
             input: string | components["schemas"]["InputItem"][];
             /** Instructions */
@@ -9064,9 +9121,8 @@ export interface components {
             /** Prompt Cache Key */
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
-            prompt_cache_retention?: unknown;
-            /** Reasoning */
-            reasoning?: unknown;
+            prompt_cache_retention?: string | null;
+            reasoning?: components["schemas"]["Reasoning"] | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Service Tier */
@@ -9105,7 +9161,8 @@ export interface components {
         };
         /**
          * ResponseTool
-         * @description A function, its fields beside its type; other types are refused by name.
+         * @description A function, its fields beside its type. Those that Codex has beside are left out, and other
+         *     types refused by name.
          */
         ResponseTool: {
             /** Description */
@@ -10432,7 +10489,7 @@ export interface components {
              */
             format: components["schemas"]["TextFormat"];
             /** Verbosity */
-            verbosity?: unknown;
+            verbosity?: string | null;
         };
         /**
          * TextFormat
@@ -10610,6 +10667,8 @@ export interface components {
             add_generation_prompt?: boolean | null;
             /** Add Special Tokens */
             add_special_tokens?: boolean | null;
+            /** Chat Template */
+            chat_template?: string | null;
             /** Chat Template Kwargs */
             chat_template_kwargs?: {
                 [key: string]: unknown;

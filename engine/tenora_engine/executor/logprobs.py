@@ -3,6 +3,8 @@ the lowest id comes first, so what a row is told depends neither on others nor o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +27,7 @@ def token_logprobs(
     chosen: list[int],  # of each sample
     num_top: dict[int, int],  # sample -> alternatives
     at_once: int,  # rows
+    named: Mapping[int, list[int]] = MappingProxyType({}),  # sample -> alternatives, by name
 ) -> list[TokenLogprob | None]:
     """Of the samples of `num_top`; a chosen token that is none has the first one's."""
     found: list[TokenLogprob | None] = [None] * len(chosen)
@@ -41,9 +44,19 @@ def token_logprobs(
         ids = torch.tensor([max(chosen[row], 0) for row in rows], device=logits.device)
         logprobs = distribution.gather(1, ids.unsqueeze(1)).squeeze(1).tolist()
         tops = likeliest(distribution, [num_top[row] for row in rows])
+        for place, row in enumerate(rows):
+            if row in named:
+                tops[place] = _of_named(distribution[place], named[row])
         for row, logprob, top in zip(rows, logprobs, tops, strict=True):
             found[row] = TokenLogprob(token_id=chosen[row], logprob=logprob, top=top)
     return found
+
+
+def _of_named(distribution: Tensor, token_ids: list[int]) -> Top:  # [vocab]
+    """Falling, of equals the lowest id first."""
+    ids = torch.tensor(token_ids, device=distribution.device)
+    found = zip(token_ids, distribution[ids].tolist(), strict=True)
+    return sorted(found, key=lambda each: (-each[1], each[0]))
 
 
 def likeliest(values: Tensor, counts: list[int]) -> list[Top]:

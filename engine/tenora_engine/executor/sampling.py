@@ -211,6 +211,7 @@ class Asked:
     draws: Draws | None
     num_top: dict[int, int]
     given: dict[int, int]
+    named: dict[int, list[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, planned: step.Sampling, put: Put) -> Asked:
@@ -220,6 +221,7 @@ class Asked:
             None if planned.draws is None else Draws.of_plan(planned.draws, put),
             planned.num_top,
             planned.given,
+            planned.named,
         )
 
     def with_masks(self, planned: step.Sampling, put: Put) -> Asked:
@@ -265,9 +267,9 @@ def choose(
     chosen: list[int] = token_ids.tolist()
     if draws is not None and not on_cpu and OPEN in chosen:
         chosen = _drawn_again(adjusted, draws, token_ids).tolist()
-    num_top = {} if asked is None else asked.num_top
+    num_top, named = ({}, {}) if asked is None else (asked.num_top, asked.named)
     at_once = PART_ROWS if on_cpu else logits.shape[0]
-    return Sampled(chosen, token_logprobs(logits, chosen, num_top, at_once))
+    return Sampled(chosen, token_logprobs(logits, chosen, num_top, at_once, named))
 
 
 def _parts(

@@ -18,7 +18,12 @@ from functools import cache
 from typing import IO, Any
 
 from tenora_engine.errors import GrammarsUnavailableError, InvalidRequestError
-from tenora_engine.grammar.limits import CHECK_MEMORY_BYTES, parser_limits
+from tenora_engine.grammar.limits import (
+    CHECK_MEMORY_BYTES,
+    ITEM_SEPARATOR,
+    KEY_SEPARATOR,
+    parser_limits,
+)
 from tenora_engine.grammar.reasons import reason_of, sentence_of
 from tenora_engine.priority import stand_behind
 from tenora_engine.request import Grammar
@@ -161,7 +166,13 @@ def compile_text(kind: str, text: str) -> str:
 
     if kind == "json_schema":
         made = LLMatcher.grammar_from_json_schema(
-            text, defaults={"whitespace_flexible": False}, overrides={"lenient": False}
+            text,
+            defaults={
+                "whitespace_flexible": False,
+                "key_separator": KEY_SEPARATOR,
+                "item_separator": ITEM_SEPARATOR,
+            },
+            overrides={"lenient": False},
         )
     else:
         if kind == "choice":

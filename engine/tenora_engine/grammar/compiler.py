@@ -26,6 +26,7 @@ from tenora_engine.errors import (
 )
 from tenora_engine.fair_cache import FairCache
 from tenora_engine.grammar.checker import NICENESS, Checker, GrammarCostError
+from tenora_engine.grammar.closing import hints_of
 from tenora_engine.grammar.guide import (
     SLOW_S,
     TENANT_ALLOWANCES,
@@ -224,7 +225,10 @@ class GrammarCompiler:
         except Exception as error:
             return _unknown(grammar, error)
         try:
-            return self._guide(text, namespace)
+            guide = self._guide(text, namespace)
+            if isinstance(guide, Guide) and grammar.kind == "json_schema":
+                guide.hints = hints_of(grammar.text)
+            return guide
         except InvalidRequestError as error:
             return error
         except ValueError as error:  # the library's reason
@@ -307,7 +311,7 @@ def _give(
     future: Future[list[Guide]],
 ) -> None:
     if isinstance(made, Guide):
-        future.set_result([made.copy() for _ in range(count)])
+        future.set_result([made.begin(grammar) for _ in range(count)])
     elif isinstance(made, Refusal):
         future.set_exception(InvalidRequestError(made.reason, grammar.param))
     else:

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tenora_engine.errors import InvalidRequestError
+from tenora_engine.grammar.closing import Hints, JsonAnswer
 from tenora_engine.grammar.limits import parser_limits
 from tenora_engine.grammar.reasons import reason_of
+from tenora_engine.request import Grammar
 from tenora_engine.step import Masks
 
 Bits = npt.NDArray[np.int32]
@@ -40,6 +42,8 @@ TOO_SLOW = "the grammar takes too long to follow"
 
 TRIED_TOKENS = 16
 """Of a grammar whose compilation was slow, before anybody follows it."""
+
+_TOKENS_KEPT_MAX = 4096  # pieces of JSON of which the tokens are remembered
 
 _WATCHED_STEPS = 8
 """After a slow step, masks are made and timed one by one for so many."""
@@ -72,6 +76,19 @@ class Vocabulary:
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="masks")
         self._watched = 0
         self.times = StepTimes()
+        self._tokens: dict[bytes, list[int]] = {}
+
+    def bytes_of(self, token_id: int) -> bytes:
+        return bytes(self.tokenizer.decode_bytes([token_id]))
+
+    def tokens_of(self, text: bytes) -> list[int]:
+        """As the tokenizer would write it at the beginning of a text."""
+        tokens = self._tokens.get(text)
+        if tokens is None:
+            tokens = list(self.tokenizer.tokenize_bytes(text))
+            if len(self._tokens) < _TOKENS_KEPT_MAX:
+                self._tokens[text] = tokens
+        return tokens
 
     def matcher(self, grammar: str) -> Any:  # llguidance.LLMatcher
         """At its beginning, with its first mask made. Raises ValueError with the reason why there
@@ -210,10 +227,22 @@ class Guide:
         self.matcher = matcher
         self.allowance = allowance or Allowance()
         self.error: str | None = None  # why it cannot go on
+        self.hints: Hints | None = None  # of a JSON schema
+        self.answer: JsonAnswer | None = None  # of what is JSON and is to end in time
 
     def copy(self) -> Guide:
         """At the same place, to be advanced by itself."""
         return Guide(self.vocabulary, self.matcher.deep_copy(), self.allowance)
+
+    def begin(self, grammar: Grammar) -> Guide:
+        """For one sequence, which wants it so."""
+        other = self.copy()
+        other.hints = self.hints
+        if self.hints is not None:
+            other.answer = JsonAnswer(
+                other, self.hints, closes=grammar.closes, max_depth=grammar.max_depth
+            )
+        return other
 
     def ahead(self, token_ids: Sequence[int]) -> Guide:
         """What it would be after these tokens, which it allows."""
@@ -257,6 +286,13 @@ class Guide:
             other.consume_token(int(allowed[(place * 7919) % len(allowed)]))
         return left_s < 0
 
+    def kept(self, token_id: int, room: int) -> int:
+        """The token that comes where the model chose this one and `room` are left with it: another
+        where JSON is to be closed."""
+        if self.answer is None or self.error is not None:
+            return token_id
+        return self.answer.kept(token_id, room)
+
     def advance(self, token_id: int) -> bool:
         """Whether more may come after this token: not after one that completes the grammar, and not
         where there is an `error`, as after a token that it does not allow."""
@@ -276,6 +312,17 @@ class Guide:
         ):
             self.error = self._failure()
         return self.error is None
+
+    def way(
+        self, search: Callable[[Any, Vocabulary], list[int] | None], ahead: Sequence[int]
+    ) -> list[int] | None:
+        """What is found by a matcher that is as far as this one and these tokens."""
+
+        def look() -> list[int] | None:
+            matcher = self.matcher.deep_copy()
+            return search(matcher, self.vocabulary) if matcher.consume_tokens([*ahead]) else None
+
+        return self._paid(lambda: _safely(look, otherwise=None))
 
     def _failure(self) -> str:
         return f"the grammar cannot be followed any further: {reason_of(self.matcher)}"

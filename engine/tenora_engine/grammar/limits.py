@@ -17,6 +17,10 @@ PARSER_LIMITS: dict[str, Any] = {
 """Of 500 schemas of MaskBench as many compile, and as many outputs pass, as with the library's own
 limits, which are several times as high."""
 
+KEY_SEPARATOR, ITEM_SEPARATOR = ": ?", ", ?"
+"""Expressions of what stands between the tokens of JSON: as adapters were trained, with a space or
+without, but never a run of them, of which a weak model would find no end."""
+
 CHECK_MEMORY_BYTES = 512 * 1024**2  # address space of the process that compiles a grammar first
 
 

@@ -34,10 +34,10 @@ from tenora_engine.memory.prefix import (
     TOKEN_BYTES,
     PrefixNode,
     PrefixTree,
-    encode_tokens,
     num_blocks,
     pages_to,
 )
+from tenora_engine.memory.salts import encoded_of
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import EndedCopy
@@ -404,7 +404,7 @@ class MemoryManager:
         begin, stop = first * size, full * size
         encoded = sequence.prefix.encoded[begin * TOKEN_BYTES : stop * TOKEN_BYTES]
         if len(encoded) < (stop - begin) * TOKEN_BYTES:  # not of its prompt alone
-            encoded = encode_tokens(sequence.token_ids[begin:stop])
+            encoded = encoded_of(sequence, begin, stop)
         pages, now_s = sequence.block_table[first:full], self._clock()
         sequence.prefix.end, cached = self.tree.insert(
             root, sequence.prefix.end, encoded, pages, now_s
@@ -498,7 +498,7 @@ class MemoryManager:
         if sequence.prefix.root is None or not caches:
             return None
         if not sequence.prefix.encoded:
-            sequence.prefix.encoded = encode_tokens(sequence.token_ids)
+            sequence.prefix.encoded = encoded_of(sequence)
         return self.tree.match(sequence.prefix.root, sequence.prefix.encoded)
 
     def _own(self, sequence: Sequence) -> Partition[Item]:

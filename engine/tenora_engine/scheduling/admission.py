@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tenora_engine.grammar.guide import Guide
 
 TOP_LOGPROBS_MAX = 20
+NAMED_LOGPROBS_MAX = 128
 LARGEST = 2**63 - 1
 TEMPERATURE_MAX = 100.0
 PENALTY_MAX = 100.0  # of presence, frequency and a bias: far beyond what decides any choice
@@ -93,7 +94,12 @@ def _check_tokens(sampling: SamplingParams, vocab: int) -> None:
         "bad_words": list(chain.from_iterable(sampling.bad_words)),
         "stop_token_ids": sampling.stop_token_ids,
         "logit_bias": sampling.logit_bias,
+        "logprob_token_ids": sampling.logprob_token_ids,
     }
+    if len(sampling.logprob_token_ids) > NAMED_LOGPROBS_MAX:
+        raise InvalidRequestError(
+            f"at most {NAMED_LOGPROBS_MAX} of logprob_token_ids", "logprob_token_ids"
+        )
     count = 0
     for name, token_ids in lists.items():
         count += len(token_ids)

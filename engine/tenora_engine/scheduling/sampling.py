@@ -130,6 +130,7 @@ class Sampler:
     rules: LogitRules | None
     num_top: int | None
     embeds: bool = False
+    named: list[int] = field(default_factory=list)  # alternatives, in the place of the likeliest
     is_draw: bool = field(init=False)  # and nothing else
 
     def __post_init__(self) -> None:
@@ -150,7 +151,8 @@ def _sampler(sequence: Sequence, vocab: int, engine_seed: int) -> Sampler:
         draw = Draw(stream, params.temperature, top_k, params.top_p, params.min_p)
     rules = LogitRules(sequence, vocab) if has_rules(params) else None
     num_top = params.logprobs if sequence.beams is None else sequence.beams.num_candidates
-    sequence.sampler = Sampler(draw, rules, num_top, params.embeds)
+    named = list(params.logprob_token_ids)
+    sequence.sampler = Sampler(draw, rules, num_top, params.embeds, named)
     return sequence.sampler
 
 
@@ -268,6 +270,7 @@ class _Asked:
     num_top: dict[int, int] = field(default_factory=dict)
     given: dict[int, int] = field(default_factory=dict)
     embedded: list[int] = field(default_factory=list)
+    named: dict[int, list[int]] = field(default_factory=dict)
 
     def give(self, samples: range, token_ids: Rows[int], num_top: int) -> None:
         if samples:
@@ -285,7 +288,10 @@ class _Asked:
         if sequence.guide is not None:
             self.found.guide(row, sequence.guide, draft, is_forced=_is_forced(sequence))
         if sampler.num_top is not None:
-            self.num_top.update(dict.fromkeys(range(row, row + 1 + len(draft)), sampler.num_top))
+            rows = range(row, row + 1 + len(draft))
+            self.num_top.update(dict.fromkeys(rows, sampler.num_top))
+            if sampler.named:
+                self.named.update(dict.fromkeys(rows, sampler.named))
         if sampler.embeds and not sequence.num_output:
             self.embedded.append(row)
 
@@ -293,7 +299,7 @@ class _Asked:
         changes, drawn = self.found.changes(), self.draws.columns(vocab)
         if changes is None and drawn is None and not self.num_top and not self.embedded:
             return None
-        return Sampling(changes, drawn, self.num_top, self.given, self.embedded)
+        return Sampling(changes, drawn, self.num_top, self.given, self.embedded, self.named)
 
 
 def _is_forced(sequence: Sequence) -> bool:

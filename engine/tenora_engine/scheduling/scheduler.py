@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tenora_engine.clocks import Clock, steady
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.events import Event, TokenEvent, TokenLogprob
+from tenora_engine.events import UNTOLD_LOGPROB, Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.admission import Gate
@@ -390,6 +390,7 @@ class Scheduler:
             self._tell_scores(sequence, logprobs[: item.num_scored])
             new, logprobs = new[item.num_scored :], logprobs[item.num_scored :] or None
         kept, may_go_on = _kept(sequence, new)
+        logprobs = _of_kept(kept, logprobs)
         if item.drafts:
             num_rejected = self.drafts.observe(item, min(len(new) - 1, len(kept)))
             self.requests.pay_for_drafts(sequence, num_rejected)
@@ -482,6 +483,19 @@ def _kept(sequence: Sequence, token_ids: list[int]) -> tuple[list[int], bool]:
     for place, token_id in enumerate(token_ids):
         if token_id in sequence.stop_ids:
             return token_ids[: place + 1], guide is None or guide.can_end(token_id)
-        if guide is not None and not guide.advance(token_id):
-            return token_ids[: place + 1], False
+        if guide is None:
+            continue
+        kept_id = guide.kept(token_id, room - place)
+        may_go_on = guide.advance(kept_id)
+        if kept_id != token_id or not may_go_on:
+            return [*token_ids[:place], kept_id], may_go_on
     return token_ids, True
+
+
+def _of_kept(kept: list[int], logprobs: list[TokenLogprob] | None) -> list[TokenLogprob] | None:
+    """Of the last of them another may be known, which the grammar has exchanged."""
+    if not kept or not logprobs or logprobs[len(kept) - 1].token_id == kept[-1]:
+        return logprobs
+    told = logprobs[len(kept) - 1]
+    logprob = dict(told.top).get(kept[-1], UNTOLD_LOGPROB)
+    return [*logprobs[: len(kept) - 1], TokenLogprob(kept[-1], logprob, told.top)]

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import msgspec
+
+from tenora_engine.text.stop_patterns import StopPattern
 
 
 class TextDelta(msgspec.Struct, frozen=True):
     """What one `push` or `flush` adds to the text.
 
-    `stopped` is the stop string that was met, or None; nothing may be pushed after it.
+    `stopped` is the stop string that was met, or the pattern (the text has all that it matched);
+    nothing may be pushed after it.
     `consumed_tokens` counts all tokens pushed so far, up to and with the one that completed the
     stop string: what the caller passes to `EngineClient.abort(output_tokens=...)`. `offsets`, where
     they are wanted, say where in the text each token of this `push` begins, in characters: one that
@@ -59,11 +63,13 @@ class IncrementalDetokenizer:
         include_stop: bool = False,
         min_tokens: int = 0,
         offsets: bool = False,
+        patterns: Sequence[StopPattern] = (),
     ) -> None:
         if any(not text for text in stop):
             raise ValueError("a stop string must not be empty")
         self._token_bytes = token_bytes
         self._stop = tuple(stop)
+        self._searches = [pattern.begin() for pattern in patterns]
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -76,7 +82,7 @@ class IncrementalDetokenizer:
     def push(self, token_ids: Sequence[int]) -> TextDelta:
         """Add tokens in order. What comes after a stop string is not consumed."""
         if (
-            not self._stop and not self._tells_offsets
+            not self._stop and not self._searches and not self._tells_offsets
         ):  # nothing is held back, and all of them are one text
             self._consumed += len(token_ids)
             new = b"".join(map(self._token_bytes, token_ids))
@@ -124,7 +130,10 @@ class IncrementalDetokenizer:
         return self._stopped is not None
 
     def _release(self, new: str) -> str:
-        if not self._stop:
+        matched = self._first_match(new) if self._searches else None
+        if matched is not None:
+            new = new[: matched[0]]
+        if not self._stop and matched is None:
             return new
         text = self._held + new
         found = None
@@ -135,9 +144,20 @@ class IncrementalDetokenizer:
             self._stopped = stop
             self._held = ""
             return text[: start + len(stop)] if self._include_stop else text[:start]
+        if matched is not None:
+            self._stopped, self._held = matched[1], ""
+            return text
         keep = self._possible_beginning(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+    def _first_match(self, new: str) -> tuple[int, str] | None:
+        """Up to where, and of which pattern; of several ending there, the first."""
+        ends = [(search.end(new), search.text) for search in self._searches]
+        if self._consumed <= self._min_tokens:
+            return None
+        found = [(end, text) for end, text in ends if end is not None]
+        return min(found, key=itemgetter(0), default=None)
 
     def _first_stop(self, text: str, known: int) -> tuple[int, str] | None:
         """The stop string that is complete first; of several ending there, the longest. One that

@@ -10,11 +10,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tenora_engine.errors import ModelLoadError
+from tenora_engine.errors import InvalidRequestError, ModelLoadError
 from tenora_engine.model.end_tokens import read_eos_token_ids
 from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special_tokens
 from tenora_engine.text.control_tokens import ControlTokens
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
+from tenora_engine.text.stop_patterns import StopPattern
 from tenora_engine.text.token_bytes import TokenBytes, label_of
 from tenora_engine.text.tool_formats import takes_tools
 from tenora_engine.text.tool_prompt import in_words
@@ -95,11 +96,12 @@ class TextProcessor:
         control_tokens: bool = True,
         template_arguments: Mapping[str, Any] | None = None,
         template: Renders | None = None,
+        characters_most: int | None = None,
     ) -> list[int]:
         """Token ids of a conversation through the model's own chat template, or another's. With
         `control_tokens` False those written out in the messages or other arguments stay text.
-        Raises InvalidRequestError (param "messages") when the template refuses it or there is
-        none."""
+        Raises InvalidRequestError (param "messages") when the template refuses it, there is none,
+        or it writes more than `characters_most`."""
         given = [messages, tools, template_arguments]
         shield = None
         if not control_tokens and self._control.occur_in(given):
@@ -113,6 +115,11 @@ class TextProcessor:
             template_arguments,
             template,
         )
+        if characters_most is not None and len(text) > characters_most:
+            raise InvalidRequestError(
+                f"the chat template writes {len(text)} characters; {characters_most} is most",
+                "messages",
+            )
         if shield is None:
             return self.encode(text, add_special_tokens=False)  # the template writes them itself
         token_ids: list[int] = []
@@ -184,10 +191,13 @@ class TextProcessor:
         min_tokens: int = 0,
         shown: Collection[str] = (),
         offsets: bool = False,
+        patterns: Sequence[StopPattern] = (),
     ) -> IncrementalDetokenizer:
         """A fresh detokenizer for one sequence. Special tokens that are `shown` are not skipped."""
         token_bytes = partial(self._bytes.of, skip_special=skip_special, shown=frozenset(shown))
-        return IncrementalDetokenizer(token_bytes, stop, include_stop, min_tokens, offsets)
+        return IncrementalDetokenizer(
+            token_bytes, stop, include_stop, min_tokens, offsets, patterns
+        )
 
 
 def _encoded(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:

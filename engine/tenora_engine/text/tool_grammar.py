@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tenora_engine.grammar.limits import ITEM_SEPARATOR, KEY_SEPARATOR
 from tenora_engine.text.tool_formats import ToolFormat
 
 
@@ -52,7 +53,12 @@ def calls_or_json(
     for a bare form: the library's lexer cannot tell the two apart at the first brace."""
     assert not form.bare
     start, *rules = forced_calls(form, tools, parallel).split("\n")
-    options = {"whitespace_flexible": False, "lenient": False}
+    options = {
+        "whitespace_flexible": False,
+        "lenient": False,
+        "key_separator": KEY_SEPARATOR,
+        "item_separator": ITEM_SEPARATOR,
+    }
     answer = f"answer: %json {json.dumps({**schema, 'x-guidance': options})}"
     return "\n".join([f"{start} | answer", answer, *rules])
 

@@ -31,6 +31,8 @@ _TOGETHER: dict[str, tuple[Any, ...]] = {
     "bad_words": (None, []),
     "allowed_token_ids": (None,),
     "stop": (None, "", []),
+    "stop_regex": (None, []),
+    "logprob_token_ids": (None,),
     "prediction": (None,),
     "prompt_logprobs": (None,),
 }

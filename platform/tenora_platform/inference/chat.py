@@ -87,7 +87,8 @@ def chat_tokens(
     state: AppState, body: ChatCompletionRequest, template: Renders | None = None
 ) -> list[int]:
     """All of the conversation, whether or not it fits. Raises as `chat_prompt` does."""
-    return state.engine.text.encode_chat(
+    text = state.engine.text
+    return text.encode_chat(
         template_messages(body.messages),
         tools=for_template(offered(body)),
         add_generation_prompt=_opens_an_answer(body),
@@ -95,6 +96,7 @@ def chat_tokens(
         control_tokens=state.settings.allow_control_tokens,
         template_arguments=body.chat_template_kwargs,
         template=template,
+        characters_most=text.characters_max(state.engine.model.context_tokens),
     )
 
 

@@ -148,7 +148,7 @@ class Run:
         first_choice: int = 0,
         chunk_tokens: int = 0,  # of each piece of a choice but the last; 0: what an event has
     ) -> None:
-        self.request = msgspec.structs.replace(request, ends_by_text=bool(generation.stop))
+        self.request = msgspec.structs.replace(request, ends_by_text=generation.ends_by_text)
         self._made_s = time.monotonic()  # from then on it is the platform that it waits for
         self._billed: list[UsageRecord] = []  # by the engine's word
         self._taken: list[UsageRecord] = []  # what the sequences took that have ended
@@ -172,6 +172,7 @@ class Run:
                     generation.sampling.min_tokens,
                     shown=generation.tools.form.marks if generation.tools else (),
                     offsets=generation.offsets,
+                    patterns=generation.stop_patterns,
                 ),
                 generation.include_stop,
             )

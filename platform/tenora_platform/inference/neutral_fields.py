@@ -23,8 +23,6 @@ OF_OTHERS: dict[str, tuple[Any, ...]] = {
     # vLLM
     "add_special_tokens": (False,),  # chat: the template writes them
     "allowed_media_domains": _EMPTY,
-    "cache_salt": _EMPTY,
-    "chat_template": _EMPTY,
     "detokenize": (True,),
     "documents": _EMPTY,
     "guided_decoding_backend": _EMPTY,

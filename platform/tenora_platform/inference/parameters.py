@@ -15,6 +15,7 @@ from tenora_engine.config import ModelInfo
 from tenora_engine.errors import ContextLengthError
 from tenora_engine.request import SamplingParams
 from tenora_engine.text.processor import TextProcessor
+from tenora_engine.text.stop_patterns import PatternError, StopPattern
 from tenora_engine.token_ids import are_token_ids
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.bounds import PROMPTS_MAX
@@ -48,6 +49,13 @@ class Generation:
     tools: ToolUse | None = None  # that the answer may call
     offsets: bool = False  # whether it is told where in the text each token begins
     is_capped: bool = False  # more tokens were asked for than the context has room for
+    stop_patterns: tuple[StopPattern, ...] = ()
+    cache_salt: str = ""
+
+    @property
+    def ends_by_text(self) -> bool:
+        """Whether its text may end before its tokens do."""
+        return bool(self.stop or self.stop_patterns)
 
 
 def chat_generation(
@@ -216,13 +224,35 @@ def _generation(
             ignore_eos=body.ignore_eos,
             n=body.n,
             logprobs=logprobs,
+            logprob_token_ids=_named(body, model, logprobs),
             prompt_logprobs=body.prompt_logprobs,
             grammar=grammar_of(body),
         ),
         stop=_stop_strings(body.stop),
         include_stop=body.include_stop_str_in_output,
         skip_special=body.skip_special_tokens,
+        stop_patterns=_stop_patterns(body.stop_regex),
+        cache_salt=body.cache_salt or "",
     )
+
+
+def _named(body: SamplingFields, model: ModelInfo, logprobs: int | None) -> tuple[int, ...]:
+    """The tokens whose log probabilities are told in the place of the likeliest."""
+    param, named = "logprob_token_ids", tuple(dict.fromkeys(body.logprob_token_ids or ()))
+    if named and logprobs is None:
+        raise _invalid(param, f"{param} needs logprobs.")
+    if named and logprobs:
+        raise _invalid(param, f"{param} take the place of the likeliest tokens: ask for 0 of them.")
+    check_token_ids(named, model, param)
+    return named
+
+
+def _stop_patterns(given: str | list[str] | None) -> tuple[StopPattern, ...]:
+    patterns = [given] if isinstance(given, str) else given or []
+    try:
+        return tuple(StopPattern(pattern) for pattern in dict.fromkeys(patterns))
+    except PatternError as error:
+        raise _invalid("stop_regex", f"A pattern of stop_regex cannot be used: {error}.") from error
 
 
 def _invalid(param: str, message: str) -> BadRequestError:

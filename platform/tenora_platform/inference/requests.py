@@ -69,8 +69,11 @@ async def _chat_prompt(
     length: int,
     adapter: ResolvedAdapter | None,
 ) -> Prompt:
-    """By the adapter's own template, or the base model's. Raises InvalidRequestError."""
-    template = await state.templates.of(tenant.tenant_id, adapter, state.engine.text)
+    """By the body's own template, the adapter's, or the base model's. Raises BadRequestError,
+    InvalidRequestError."""
+    template = await state.templates.of(
+        tenant.tenant_id, adapter, state.engine.text, body.chat_template
+    )
     work = partial(chat_prompt, state, body, template)
     if template is None:
         return await tokenised(state.long_texts, tenant.tenant_id, length, work)

@@ -8,14 +8,16 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import Field
 
-from tenora_engine.request import Grammar
+from tenora_engine.request import JSON_DEPTH, JSON_DEPTH_MAX, Grammar
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.bounds import CHOICES_GIVEN_MAX, at_most
 from tenora_platform.inference.given import Given
 
 ANY_OBJECT = {"type": "object"}
+NO_SPACES = {"whitespace_flexible": False, "key_separator": ":", "item_separator": ","}
 
 JsonSchema = dict[str, Any] | bool
 Texts = Annotated[list[str], at_most(CHOICES_GIVEN_MAX)]
@@ -46,7 +48,7 @@ class StructuredOutputs(Given):
     choice: Texts | None = None
     grammar: str | None = None
     json_object: bool | None = None
-    disable_any_whitespace: bool | None = None  # accepted: there never is any
+    disable_any_whitespace: bool | None = None  # of JSON, which else may have some
 
 
 class FormatFields(Given):
@@ -61,6 +63,10 @@ class FormatFields(Given):
     regex: str | None = None
     ebnf: str | None = None
 
+    # Tenora's own, of an answer that is JSON.
+    json_close: bool = True
+    json_max_depth: int = Field(default=JSON_DEPTH, ge=1, le=JSON_DEPTH_MAX)
+
 
 def grammar_of(body: FormatFields) -> Grammar | None:
     """Raises BadRequestError where several are asked for, or one lacks what it is about."""
@@ -68,7 +74,9 @@ def grammar_of(body: FormatFields) -> Grammar | None:
     if len(found) > 1:
         names = " and ".join(dict.fromkeys(grammar.param for grammar in found))
         raise _invalid(found[1].param, f"An answer can follow one format; {names} ask for several.")
-    return found[0] if found else None
+    if not found:
+        return None
+    return msgspec.structs.replace(found[0], closes=body.json_close, max_depth=body.json_max_depth)
 
 
 def _grammars(body: FormatFields) -> Iterator[Grammar]:
@@ -113,9 +121,10 @@ def _of_outputs(outputs: StructuredOutputs) -> Iterator[Grammar]:
             "structured_outputs",
             "structured_outputs needs one of json, regex, choice, grammar or json_object.",
         )
-    yield from _of_vllm("structured_outputs", *asked)
+    found = list(_of_vllm("structured_outputs", *asked))
     if outputs.json_object:
-        yield _schema(ANY_OBJECT, "structured_outputs")
+        found.append(_schema(ANY_OBJECT, "structured_outputs"))
+    yield from map(_without_spaces, found) if outputs.disable_any_whitespace else found
 
 
 def _of_vllm(
@@ -153,6 +162,23 @@ def _schema(schema: JsonSchema | str, param: str) -> Grammar:
     if not isinstance(schema, str):
         schema = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return Grammar("json_schema", schema, param)
+
+
+def _without_spaces(grammar: Grammar) -> Grammar:
+    """A schema says so itself; one that cannot be read is the engine's to refuse."""
+    if grammar.kind != "json_schema":
+        return grammar
+    try:
+        schema = json.loads(grammar.text)
+    except (ValueError, RecursionError):
+        return grammar
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        return grammar
+    given = schema.get("x-guidance")
+    options = {**(given if isinstance(given, dict) else {}), **NO_SPACES}
+    return _schema({**schema, "x-guidance": options}, grammar.param)
 
 
 def _invalid(param: str, message: str) -> BadRequestError:

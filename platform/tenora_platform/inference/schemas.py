@@ -16,8 +16,10 @@ from tenora_platform.inference.bounds import (
     ALLOWED_TOKENS_MAX,
     BAD_WORDS_MAX,
     METADATA_MAX,
+    NAMED_LOGPROBS_MAX,
     PROMPTS_MAX,
     ROLE_MAX,
+    STOP_PATTERNS_MAX,
     STOP_STRINGS_MAX,
     STOP_TOKENS_MAX,
     TEMPLATE_ARGUMENTS_MAX,
@@ -155,11 +157,16 @@ class SamplingFields(FormatFields):
     min_tokens: int = Field(default=0, ge=0, le=COUNT_MAX)
     ignore_eos: bool = False
     stop_token_ids: Annotated[list[TOKEN] | None, token_list(STOP_TOKENS_MAX)] = None
+    stop_regex: Annotated[str | list[str] | None, at_most(STOP_PATTERNS_MAX)] = None  # SGLang's
     include_stop_str_in_output: bool = False
     bad_words: Annotated[list[str] | None, at_most(BAD_WORDS_MAX)] = None
     allowed_token_ids: Annotated[list[TOKEN] | None, token_list(ALLOWED_TOKENS_MAX)] = Field(
         default=None, min_length=1
     )
+    logprob_token_ids: Annotated[list[TOKEN] | None, token_list(NAMED_LOGPROBS_MAX)] = Field(
+        default=None, min_length=1
+    )
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
@@ -206,6 +213,7 @@ class ChatCompletionRequest(SamplingFields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     echo: bool = False  # of the message that is gone on with
+    chat_template: str | None = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)] = None
 
     # What they mean is decided in `inference.tools`.

@@ -136,6 +136,7 @@ class InferenceSession:
             part_of=self.id if len(self.prompts) > 1 else None,
             parts=len(self.prompts),
             context=self._context(prompt, first_choice),
+            cache_salt=prompt.generation.cache_salt,
         )
         return Run(
             self.state.engine,

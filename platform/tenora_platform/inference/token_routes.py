@@ -51,6 +51,7 @@ class TokenizeRequest(Given):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    chat_template: str | None = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)] = None
     return_token_strs: bool = False
 
@@ -68,6 +69,7 @@ class TokenizeRequest(Given):
             tools=self.tools,
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
+            chat_template=self.chat_template,
             chat_template_kwargs=self.chat_template_kwargs,
         )
 
@@ -157,7 +159,9 @@ async def chat_token_ids(
     tokenizer puts about every text. Raises BadRequestError, InvalidRequestError."""
     length = count_characters([chat.messages, chat.tools, chat.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
-    template = await state.templates.of(tenant.tenant_id, resolved.adapter, state.engine.text)
+    template = await state.templates.of(
+        tenant.tenant_id, resolved.adapter, state.engine.text, chat.chat_template
+    )
     work = partial(_chat_tokens, state, chat, special, template)
     if template is None:
         return await tokenised(state.long_texts, tenant.tenant_id, length, work)

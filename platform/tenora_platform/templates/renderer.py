@@ -50,7 +50,7 @@ class Renderer:
         answer = self._answer(msgspec.structs.replace(question, compiled=known))
         if answer.text is None:
             raise InvalidRequestError(
-                f"the adapter's own chat template could not be rendered: {answer.error}", _PARAM
+                f"the chat template could not be rendered: {answer.error}", _PARAM
             )
         if known is None and owner is not None and answer.compiled is not None:
             self._keep(owner, tenant_id, answer.compiled)
@@ -150,6 +150,7 @@ class AdapterTemplate:
     special_tokens: Mapping[str, str]
     version_id: str | None = None
     tenant_id: str = ""
+    param: str = _PARAM  # that an error names
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
         """As ChatTemplate's."""
@@ -169,4 +170,8 @@ class AdapterTemplate:
         plain = [dict(message) for message in messages]
         tokens = dict(self.special_tokens)
         question = Question(self.source, tokens, plain, dict(arguments), is_open)
-        return self.renderer.render(question, self.version_id, self.tenant_id)
+        try:
+            return self.renderer.render(question, self.version_id, self.tenant_id)
+        except InvalidRequestError as error:
+            error.param = self.param
+            raise

@@ -11,11 +11,12 @@ from sqlalchemy import select, update
 from tenora_engine.fair_cache import FairCache
 from tenora_engine.text.processor import TextProcessor
 from tenora_platform.db import Database
+from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.intake.report import Problem
 from tenora_platform.registry.resolver import ResolvedAdapter
 from tenora_platform.registry.tables import AdapterVersionRow
-from tenora_platform.templates.check import template_problem
+from tenora_platform.templates.check import TEMPLATE_BYTES_MAX, template_problem
 from tenora_platform.templates.renderer import AdapterTemplate, Renderer
 
 PLACES = 4
@@ -36,12 +37,32 @@ class ChatTemplates:
         self._kept: FairCache[str, str] = FairCache(_KEPT)
 
     async def of(
-        self, tenant_id: str, adapter: ResolvedAdapter | None, text: TextProcessor
+        self,
+        tenant_id: str,
+        adapter: ResolvedAdapter | None,
+        text: TextProcessor,
+        given: str | None = None,
     ) -> AdapterTemplate | None:
-        """The adapter's own; None where the base model's holds."""
+        """The one that came with a request, else the adapter's own; None where the base model's
+        holds. Raises BadRequestError."""
+        if given is not None:
+            return self._given(tenant_id, given, text)
         if adapter is None or not adapter.has_chat_template:
             return None
         return await self.of_version(tenant_id, adapter.version_id, text)
+
+    def _given(self, tenant_id: str, source: str, text: TextProcessor) -> AdapterTemplate:
+        """One that came with a request, of which nothing is kept."""
+        size = len(source.encode(errors="surrogatepass"))
+        if not source or "\0" in source or size > TEMPLATE_BYTES_MAX:
+            raise BadRequestError(
+                f"chat_template must have 1 to {TEMPLATE_BYTES_MAX} bytes, none of them NUL.",
+                param="chat_template",
+                code="invalid_value",
+            )
+        return AdapterTemplate(
+            self._renderer, source, text.special_tokens, tenant_id=tenant_id, param="chat_template"
+        )
 
     async def of_version(
         self, tenant_id: str, version_id: str, text: TextProcessor

@@ -17,6 +17,7 @@ from tenora_platform.inference.anthropic.schemas import (
 )
 from tenora_platform.inference.requests import AdmittedTenant, chat_session, streamed, whole
 from tenora_platform.inference.token_routes import chat_token_ids, resolved_for_tokens
+from tenora_platform.inference.warning_header import warn
 from tenora_platform.state import State
 
 router = APIRouter(tags=["inference"], route_class=EdgeRoute)
@@ -34,10 +35,7 @@ async def create_message(
     chat = as_chat(body)
     with in_its_words():
         session = await chat_session(request, state, tenant, chat, kind="msg", asked=body)
-    ignored = warnings(body)
-    if ignored:
-        said = session.headers.get("x-tenora-warning")
-        session.headers["x-tenora-warning"] = "; ".join([*([said] if said else []), *ignored])
+    warn(session, warnings(body))
     if body.stream:
         return streamed(session, message_stream(session, body))
     return await whole(session, request, message_whole(session, body))

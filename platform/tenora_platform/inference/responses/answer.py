@@ -16,7 +16,7 @@ from tenora_engine.text.tool_parser import ToolCallArguments
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.ids import new_id
 from tenora_platform.inference.choice_reader import readers_of
-from tenora_platform.inference.responses.conversation import in_its_words
+from tenora_platform.inference.responses.conversation import NOT_CALLED, in_its_words
 from tenora_platform.inference.responses.schemas import (
     IncompleteDetails,
     InputTokensDetails,
@@ -209,7 +209,7 @@ def _response(
         temperature=1.0 if body.temperature is None else body.temperature,
         text={"format": {"type": "text"}} | text,
         tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
-        tools=[tool.model_dump() for tool in body.tools or ()],
+        tools=[tool.model_dump() for tool in body.tools or () if tool.type not in NOT_CALLED],
         top_p=1.0 if body.top_p is None else body.top_p,
         user=body.user,
     )

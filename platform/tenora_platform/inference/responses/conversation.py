@@ -12,6 +12,7 @@ from tenora_platform.errors import ApiError, BadRequestError
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.response_formats import NamedSchema, ResponseFormat
 from tenora_platform.inference.responses.schemas import (
+    LEFT_OUT,
     InputItem,
     NamedFunction,
     Part,
@@ -34,18 +35,51 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (None, False),
     "context_management": (None, []),
     "conversation": (None,),
-    "include": (None, [], ["reasoning.encrypted_content"]),  # there is no reasoning
     "max_tool_calls": (None,),
     "moderation": (None,),
     "prompt": (None,),
-    "prompt_cache_retention": (None, "in_memory"),
-    "reasoning": (None, {}, {"effort": "none"}),
     "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }
 """The values which ask for nothing."""
 
+_NOTHING_TO_INCLUDE = frozenset(
+    {
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""Parts of items that there never are."""
+
+NOT_CALLED = frozenset(
+    {
+        "apply_patch",
+        "custom",
+        "image_generation",
+        "local_shell",
+        "namespace",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_preview",
+    }
+)
+"""Types of tools that Codex sends beside its functions: no model here is shown them."""
+
 _TEXTS = ("input_text", "output_text", "text", "summary_text")
+_CALLS = {
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "local_shell_call": "action",
+}
+"""Items that are calls, and the field that says what of."""
+
+_OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+WARNINGS_MAX = 20
 _NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
@@ -59,15 +93,24 @@ def as_chat(body: ResponseRequest) -> ChatCompletionRequest:
     for name, neutral in _NEUTRAL.items():
         if getattr(body, name) not in neutral:
             raise unsupported(name)
-    if body.text is not None and body.text.verbosity not in (None, "medium"):
-        raise unsupported("text.verbosity")
+    if not _NOTHING_TO_INCLUDE.issuperset(body.include or ()):
+        raise unsupported("include")
+    messages = list(_messages(body))
+    if not messages:
+        raise BadRequestError(
+            "input holds nothing that the model is shown.", param="input", code="invalid_value"
+        )
     return ChatCompletionRequest(
         model=body.model,
-        messages=list(_messages(body)),
+        messages=messages,
         max_completion_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
-        tools=[_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or ())]
+        tools=[
+            _tool(tool, f"tools[{place}]")
+            for place, tool in enumerate(body.tools or ())
+            if tool.type not in NOT_CALLED
+        ]
         or None,
         tool_choice=_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
@@ -79,6 +122,15 @@ def as_chat(body: ResponseRequest) -> ChatCompletionRequest:
         prompt_cache_key=body.prompt_cache_key,
         safety_identifier=body.safety_identifier,
     )
+
+
+def warnings(body: ResponseRequest) -> list[str]:
+    """What of the body has no effect here, in words."""
+    left_out = [tool for tool in body.tools or () if tool.type in NOT_CALLED]
+    return [
+        f"the tool {tool.name or tool.type} of type {tool.type} is left out"
+        for tool in left_out[:WARNINGS_MAX]
+    ]
 
 
 @contextmanager
@@ -100,6 +152,8 @@ def _messages(body: ResponseRequest) -> Iterator[ChatMessage]:
         yield ChatMessage(role="system", content=body.instructions)
     calling: ChatMessage | None = None  # the assistant's message that may go on
     for place, item in enumerate(body.input):
+        if item.type in LEFT_OUT:
+            continue
         message = _message(item, f"input[{place}]")
         if message.role == "assistant" and message.tool_calls and calling is not None:
             before = list(calling.tool_calls or ())
@@ -120,16 +174,23 @@ def _message(item: InputItem, where: str) -> ChatMessage:
         return ChatMessage(
             role=item.role or "user", content=_content(item.content, f"{where}.content")
         )
-    if item.type == "function_call":
-        _require(item, where, "call_id", "name", "arguments")
-        function = FunctionCall(name=item.name or "", arguments=item.arguments or "")
-        call = ToolCall(id=item.call_id, function=function)
-        return ChatMessage(role="assistant", tool_calls=[call])
-    if item.type == "function_call_output":
+    if item.type in _CALLS:
+        return _call(item, where)
+    if item.type in _OUTPUTS:
         _require(item, where, "call_id", "output")
         content = _content(item.output, f"{where}.output")
         return ChatMessage(role="tool", tool_call_id=item.call_id, content=content)
     raise unsupported(f"{where}.type", f"items of type {item.type[:40]!r} are not supported")
+
+
+def _call(item: InputItem, where: str) -> ChatMessage:
+    """Of a function, or of another tool that Codex has, as if it were one."""
+    field = _CALLS[item.type]
+    _require(item, where, "call_id", field, *(["name"] if item.type != "local_shell_call" else []))
+    given = getattr(item, field)
+    arguments = given if field == "arguments" else {field: given}
+    function = FunctionCall(name=item.name or "local_shell", arguments=arguments)
+    return ChatMessage(role="assistant", tool_calls=[ToolCall(id=item.call_id, function=function)])
 
 
 def _require(item: InputItem, where: str, *names: str) -> None:

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Request, Response
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.inference.requests import AdmittedTenant, chat_session, streamed, whole
 from tenora_platform.inference.responses.answer import response_stream, response_whole
-from tenora_platform.inference.responses.conversation import as_chat, in_its_words
+from tenora_platform.inference.responses.conversation import as_chat, in_its_words, warnings
 from tenora_platform.inference.responses.schemas import ResponseObject, ResponseRequest
+from tenora_platform.inference.warning_header import warn
 from tenora_platform.state import State
 
 router = APIRouter(tags=["inference"], route_class=EdgeRoute)
@@ -28,6 +29,7 @@ async def create_response(
     with in_its_words():
         chat = as_chat(body)
         session = await chat_session(request, state, tenant, chat, kind="resp", asked=body)
+    warn(session, warnings(body))
     if body.stream:
         return streamed(session, response_stream(session, body))
     return await whole(session, request, response_whole(session, body))

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from tenora_platform.inference.bounds import METADATA_MAX, TOOLS_MAX, at_most, check_messages
+from tenora_platform.inference.bounds import (
+    METADATA_MAX,
+    TEMPLATE_ARGUMENTS_MAX,
+    TOOLS_MAX,
+    at_most,
+    check_messages,
+)
 from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.schemas import (
     COUNT_MAX,
@@ -14,6 +20,7 @@ from tenora_platform.inference.schemas import (
     MetadataText,
     Role,
     ServiceTier,
+    Unheeded,
 )
 from tenora_platform.inference.tool_schemas import FunctionTool
 
@@ -21,7 +28,10 @@ Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 class Part(Given):
-    """One piece of an item's content. Only text is supported; others are refused by name."""
+    """One piece of an item's content. Only text is supported; others are refused by name, and
+    fields that nobody knows passed over."""
+
+    model_config = ConfigDict(extra="ignore")
 
     type: str
     text: str | None = None
@@ -37,8 +47,10 @@ class Part(Given):
 
 
 class InputItem(Given):
-    """One item of the conversation: a message, a function_call or a function_call_output. Items of
-    an earlier answer may be given back as they are."""
+    """One item of the conversation: a message, a call of a tool or what a tool answered. Items of
+    an earlier answer may be given back as they are; fields that nobody knows are passed over."""
+
+    model_config = ConfigDict(extra="ignore")
 
     type: str = "message"
     role: Role | None = None
@@ -46,21 +58,50 @@ class InputItem(Given):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None  # of a custom tool
+    action: dict[str, Any] | None = None  # of a local shell
     output: str | QuickList[Part] | None = None
     id: str | None = None
     status: str | None = None
     phase: Any = None
 
 
+LEFT_OUT = frozenset(
+    {
+        "compaction",
+        "compaction_summary",
+        "ghost_snapshot",
+        "image_generation_call",
+        "reasoning",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+"""Items of a history that no model here is shown: what another has thought, and what OpenAI's own
+tools did. Their fields are not looked at."""
+
+
 def _items(value: Any) -> Any:
     """A text is a message of the user's."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
-    return check_messages(value)
+    checked = check_messages(value)
+    if not isinstance(checked, list):
+        return checked
+    return [{"type": item["type"]} if _is_left_out(item) else item for item in checked]
+
+
+def _is_left_out(item: Any) -> bool:
+    kind = item.get("type") if isinstance(item, dict) else None
+    return isinstance(kind, str) and kind in LEFT_OUT
 
 
 class ResponseTool(Given):
-    """A function, its fields beside its type; other types are refused by name."""
+    """A function, its fields beside its type. Those that Codex has beside are left out, and other
+    types refused by name."""
+
+    model_config = ConfigDict(extra="ignore")
 
     type: str
     name: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
@@ -96,11 +137,22 @@ class TextFormat(Given):
 
 class TextConfig(Given):
     format: TextFormat = TextFormat()
-    verbosity: Any = None
+    verbosity: Unheeded = None  # accepted, and without effect
 
 
 class ResponseStreamOptions(Given):
+    model_config = ConfigDict(extra="ignore")
+
     include_obfuscation: bool = False  # accepted; events are never padded
+
+
+class Reasoning(Given):
+    """How much a model is to think, which none here does apart from its answer."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    effort: Unheeded = None
+    summary: Unheeded = None
 
 
 class ResponseRequest(Given):
@@ -129,17 +181,21 @@ class ResponseRequest(Given):
     prompt_cache_key: str | None = Field(default=None, max_length=512)
     safety_identifier: str | None = Field(default=None, max_length=512)
 
+    # Accepted, and without effect.
+    access_programs: Any = None
+    client_metadata: Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)] = None
+    prompt_cache_retention: Unheeded = None
+    reasoning: Reasoning | None = None
+
     store: Any = None
     previous_response_id: Any = None
     background: Any = None
     context_management: Any = None
     conversation: Any = None
-    include: Any = None
+    include: Annotated[list[str] | None, at_most(METADATA_MAX)] = None
     max_tool_calls: Any = None
     moderation: Any = None
     prompt: Any = None
-    prompt_cache_retention: Any = None
-    reasoning: Any = None
     top_logprobs: Any = None
     truncation: Any = None
 

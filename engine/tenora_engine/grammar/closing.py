@@ -1,0 +1,223 @@
+"""JSON that ends: where the tokens that are left are just enough to close what is open, they are
+used for that; and nothing is opened below the deepest level. A token of the model's that would
+leave too few, or goes too deep, is exchanged for the next one of the shortest way to an end that
+was found. Where none was found, the schema having more to ask, the text is left alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tenora_engine.grammar.json_text import JsonText, Place
+
+if TYPE_CHECKING:
+    from tenora_engine.grammar.guide import Guide, Vocabulary
+
+HINTS_MAX = 64
+NODES_MAX = 20_000  # of a schema, that are looked at for hints
+WAY_MAX = 512
+"""Tokens of the longest way to an end that is looked for."""
+
+MARGIN = 8
+"""Tokens that may be left beyond a way that is known, when it is looked for again: what may be
+written within a string or a number adds less."""
+
+EFFORT_MAX, EFFORT_TOKENS = 1024, 16
+"""What the searches for one answer may find in all, in units of so many tokens (some 0.1 ms)."""
+
+MASKS_MAX = 4
+"""Of one search, where nothing that is usual may come: each takes 0.2 ms."""
+
+NEAR_LEAST, NEAR_KEY = 64, 16
+"""The last tokens of an answer, in which an end is looked for: so many, and more for each key that
+its schema requires."""
+
+_VALUES = (b"null", b"0", b'"', b"{", b"[", b"true", b"false")
+_FILLERS = (b"0", b"a", b"A", b"-", b'"', b"n", b"e")
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What of a schema helps to find an end."""
+
+    keys: tuple[bytes, ...] = ()  # that some object requires, without quotes
+    values: tuple[bytes, ...] = ()  # that some place wants, as JSON
+    depth: int = 0  # of the schema itself: no object of it that is named lies deeper
+
+
+def hints_of(schema: str) -> Hints:
+    """Of a JSON schema, as text; none of one that cannot be read."""
+    try:
+        found = json.loads(schema)
+    except (ValueError, RecursionError):
+        return Hints()
+    keys: dict[bytes, None] = {}
+    values: dict[bytes, None] = {}
+    deepest, waiting = 0, [(found, 1)]
+    for _ in range(NODES_MAX):
+        if not waiting:
+            break
+        node, depth = waiting.pop()
+        inner = node.values() if isinstance(node, dict) else node
+        if not isinstance(node, dict | list):
+            continue
+        deepest = max(deepest, depth)
+        waiting += [(each, depth + 1) for each in inner]
+        if isinstance(node, dict):
+            keys.update(dict.fromkeys(_keys(node)))
+            values.update(dict.fromkeys(_values(node)))
+    shortest = sorted(values, key=len)[:HINTS_MAX]
+    return Hints(tuple(keys)[:HINTS_MAX], tuple(shortest), deepest)
+
+
+def _keys(node: dict[str, Any]) -> Iterator[bytes]:
+    required = node.get("required")
+    for key in required if isinstance(required, list) else ():
+        if isinstance(key, str):
+            yield _json(key)[1:-1]
+
+
+def _values(node: dict[str, Any]) -> Iterator[bytes]:
+    wanted = [node[name] for name in ("const", "minimum", "maximum", "default") if name in node]
+    enum = node.get("enum")
+    wanted += enum if isinstance(enum, list) else []
+    for name, more in (("exclusiveMinimum", 1), ("exclusiveMaximum", -1)):
+        number = node.get(name)
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            wanted.append(number + more)
+    for value in wanted[:HINTS_MAX]:
+        yield _json(value)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+        errors="surrogatepass"
+    )
+
+
+class JsonAnswer:
+    """Of one sequence whose answer is JSON, beside its guide."""
+
+    def __init__(self, guide: Guide, hints: Hints, *, closes: bool, max_depth: int) -> None:
+        self._guide = guide
+        self._hints = hints
+        self._closes = closes
+        self._max_depth = max(max_depth, hints.depth)
+        self._near = min(NEAR_LEAST + NEAR_KEY * len(hints.keys), WAY_MAX)
+        self._text = JsonText()
+        self._way: list[int] | None = None  # to an end, from where the text is
+        self._is_stale = True  # the way is of some place shortly before
+        self._effort = EFFORT_MAX
+
+    def kept(self, token_id: int, room: int) -> int:
+        """The token that is to come where the model has chosen this one and `room` tokens are left,
+        this one among them. The guide has not been advanced by it yet, but is to be."""
+        if self._way and not self._is_stale and self._way[0] == token_id:
+            return self._follow(self._way)
+        after = self._text.copy()
+        after.feed(self._guide.vocabulary.bytes_of(token_id))
+        begins = after.begun > self._text.begun
+        is_deep = begins and after.depth > self._max_depth
+        if not is_deep and not self._is_near(room, begins or self._chooses):
+            self._text, self._is_stale = after, True
+            return token_id
+        later = self._search(after, token_id)
+        if is_deep or later is None or len(later) >= room:
+            way = self._search(self._text) if self._is_stale else self._way
+            if way and (is_deep or len(way) <= room < len(way) + MARGIN or later is not None):
+                return self._follow(way)
+        self._text, self._way, self._is_stale = after, later, False
+        return token_id
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether what is written may decide what else the schema asks for."""
+        place = self._text.place
+        is_key = place in (Place.IN_KEY, Place.KEY, Place.FIRST_KEY)
+        return is_key or (place is Place.IN_STRING and bool(self._hints.values))
+
+    def _is_near(self, room: int, may_jump: bool) -> bool:
+        """Whether there may be too few tokens left for an end."""
+        if not self._closes or room > self._near or self._effort <= 0:
+            return False
+        return may_jump or self._way is None or room <= len(self._way) + MARGIN
+
+    def _follow(self, way: list[int]) -> int:
+        self._text.feed(self._guide.vocabulary.bytes_of(way[0]))
+        self._way, self._is_stale = way[1:], False
+        return way[0]
+
+    def _search(self, text: JsonText, *ahead: int) -> list[int] | None:
+        """The way to an end from there, after these tokens."""
+        way = self._guide.way(partial(find_way, text.copy(), self._hints), ahead)
+        self._effort -= 1 + (WAY_MAX if way is None else len(way)) // EFFORT_TOKENS
+        return way
+
+
+def find_way(
+    text: JsonText, hints: Hints, matcher: Any, vocabulary: Vocabulary
+) -> list[int] | None:
+    """Tokens after which the text is JSON and may end. Text and matcher are advanced by them."""
+    way: list[int] = []
+    masks = MASKS_MAX
+    while not matcher.is_accepting():
+        if matcher.is_error() or len(way) > WAY_MAX:
+            return None
+        tokens = _next_piece(text, hints, matcher, vocabulary)
+        if not tokens and masks:
+            tokens, masks = _any_token(matcher), masks - 1
+        if not tokens or not matcher.consume_tokens(tokens):
+            return None
+        way += tokens
+        text.feed(b"".join(map(vocabulary.bytes_of, tokens)))
+    return way
+
+
+def _next_piece(
+    text: JsonText, hints: Hints, matcher: Any, vocabulary: Vocabulary
+) -> list[int] | None:
+    """What ends soonest, of what may come next."""
+    forced = list(matcher.compute_ff_tokens())
+    if forced:
+        return forced
+    for piece in (*_pieces(text, hints), *_FILLERS):
+        tokens = vocabulary.tokens_of(piece)
+        if tokens and matcher.validate_tokens(tokens) == len(tokens):
+            return tokens
+    return None
+
+
+def _any_token(matcher: Any) -> list[int]:
+    """The first that may come; none where none may."""
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    return [int(token) for token in np.flatnonzero(np.unpackbits(bits, bitorder="little"))[:1]]
+
+
+def _pieces(text: JsonText, hints: Hints) -> Iterable[bytes]:
+    """What may be tried, best first."""
+    place, closer = text.place, text.closer
+    if place is Place.IN_STRING:
+        return b'"', *_rests(text.string, (each[1:] for each in hints.values if each[:1] == b'"'))
+    if place is Place.IN_KEY:
+        return *_rests(text.string, (key + b'":' for key in hints.keys)), b'"'
+    if place is Place.COLON:
+        return (b":",)
+    if place is Place.KEY:
+        return (b'"',)
+    if place is Place.FIRST_KEY:
+        return b"}", b'"'
+    if place is Place.FIRST_ITEM:
+        return b"]", *_VALUES, *hints.values
+    if place is Place.VALUE:
+        return *_VALUES, *hints.values
+    return (closer, b",") if closer else ()
+
+
+def _rests(written: bytearray, whole: Iterable[bytes]) -> Iterator[bytes]:
+    """What is missing of those that have begun so."""
+    return (each[len(written) :] for each in whole if each.startswith(written))
