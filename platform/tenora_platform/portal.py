@@ -23,6 +23,7 @@ PAGES = frozenset(
         "playground",
         "evaluations",
         "requests",
+        "rejected",
         "usage",
         "invoices",
         "keys",

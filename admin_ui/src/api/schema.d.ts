@@ -966,6 +966,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/rejected_calls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tenants Rejected Calls
+         * @description As /v1/rejected_calls, of one tenant or of all, calls without a valid key among them.
+         */
+        get: operations["rejections_list_tenants_rejected_calls"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/requests": {
         parameters: {
             query?: never;
@@ -2850,6 +2870,28 @@ export interface paths {
          *     `host_residency` that is a GB-second, for `stored` a GB-hour.
          */
         get: operations["billing_list_own_prices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rejected_calls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Rejected Calls
+         * @description Your calls of the inference API that were answered with an error, newest first, with the
+         *     message, the field and the key: of the last days, at most 10,000. Beyond 60 calls a minute those
+         *     of one kind are counted in one entry.
+         */
+        get: operations["rejections_list_rejected_calls"];
         put?: never;
         post?: never;
         delete?: never;
@@ -8722,6 +8764,91 @@ export interface components {
             /** Unrated Events */
             unrated_events: number;
         };
+        /**
+         * RejectedCall
+         * @description A call of the inference API that was answered with a status of 400 or more. Where very many
+         *     of one kind came within a minute, one entry stands for `calls` of them, until `last_at`. No
+         *     prompt is in it: what a message quotes of one is left out.
+         */
+        RejectedCall: {
+            /**
+             * Api Key Id
+             * @description Or the id of the person who was signed in
+             */
+            api_key_id: string | null;
+            /** Api Key Name */
+            api_key_name: string | null;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Calls */
+            calls: number;
+            /** Code */
+            code: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Last At
+             * @description null: it is a single call
+             */
+            last_at: string | null;
+            /** Message */
+            message: string;
+            /**
+             * Model
+             * @description As the client asked for it
+             */
+            model: string | null;
+            /**
+             * Object
+             * @default rejected_call
+             * @constant
+             */
+            object: "rejected_call";
+            /**
+             * Param
+             * @description The field that was wrong
+             */
+            param: string | null;
+            /**
+             * Request Id
+             * @description The x-request-id of the answer
+             */
+            request_id: string | null;
+            /** Route */
+            route: string;
+            /** Status */
+            status: number;
+            /**
+             * Tenant Id
+             * @description null: no valid key came with it
+             */
+            tenant_id: string | null;
+            /** Tenant Name */
+            tenant_name: string | null;
+        };
+        /** RejectedCallPage */
+        RejectedCallPage: {
+            /** Data */
+            data: components["schemas"]["RejectedCall"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
         /** ReplicaView */
         ReplicaView: {
             /** Adapters */
@@ -8771,6 +8898,11 @@ export interface components {
             amount: string | null;
             /** Api Key Id */
             api_key_id: string | null;
+            /**
+             * Api Key Name
+             * @description null: a person was signed in
+             */
+            api_key_name: string | null;
             /**
              * Arrived At
              * Format: date-time
@@ -8831,6 +8963,8 @@ export interface components {
             status: "completed" | "aborted" | "failed";
             /** Tenant Id */
             tenant_id: string;
+            /** Tenant Name */
+            tenant_name: string | null;
             /**
              * Ttft Ms
              * @description null: it ended before its first token
@@ -13034,6 +13168,54 @@ export interface operations {
             };
         };
     };
+    rejections_list_tenants_rejected_calls: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Id of the key */
+                api_key?: string | null;
+                /** @description Such as rate_limit_exceeded */
+                code?: string | null;
+                /** @description Before this */
+                end?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description From here on */
+                start?: string | null;
+                /** @description 429, or 4xx or 5xx */
+                status?: string | null;
+                /** @description Whose (id); empty: of calls without a valid key */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RejectedCallPage"];
+                };
+            };
+        };
+    };
     receipts_list_tenants_requests: {
         parameters: {
             query?: {
@@ -13066,7 +13248,7 @@ export interface operations {
                 /** @description An answer's id, or an x-request-id; nothing else is asked then */
                 q?: string | null;
                 /** @description In another order than by time: of 31 days, unless `start` is named */
-                sort?: "newest" | "-queue" | "-ttft" | "-duration" | "-cost";
+                sort?: "newest" | "-queue" | "-ttft" | "-tpot" | "-duration" | "-cost";
                 /** @description Ended from here on */
                 start?: string | null;
                 /** @description Of the worst of its sequences */
@@ -17135,6 +17317,52 @@ export interface operations {
             };
         };
     };
+    rejections_list_rejected_calls: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Id of the key */
+                api_key?: string | null;
+                /** @description Such as rate_limit_exceeded */
+                code?: string | null;
+                /** @description Before this */
+                end?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description From here on */
+                start?: string | null;
+                /** @description 429, or 4xx or 5xx */
+                status?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RejectedCallPage"];
+                };
+            };
+        };
+    };
     receipts_list_requests: {
         parameters: {
             query?: {
@@ -17167,7 +17395,7 @@ export interface operations {
                 /** @description An answer's id, or an x-request-id; nothing else is asked then */
                 q?: string | null;
                 /** @description In another order than by time: of 31 days, unless `start` is named */
-                sort?: "newest" | "-queue" | "-ttft" | "-duration" | "-cost";
+                sort?: "newest" | "-queue" | "-ttft" | "-tpot" | "-duration" | "-cost";
                 /** @description Ended from here on */
                 start?: string | null;
                 /** @description Of the worst of its sequences */

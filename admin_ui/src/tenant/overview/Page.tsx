@@ -29,12 +29,7 @@ export default function Page() {
           <ErrorState error={forecast.error} onRetry={() => forecast.refetch()} />
         )}
         {forecast.data && <Spend forecast={forecast.data} stale={stale} />}
-        <Served
-          range={range}
-          onBrush={(startS, endS) =>
-            navigate(`/requests?start=${Math.floor(startS)}&end=${Math.ceil(endS)}`)
-          }
-        />
+        <Served range={range} onOpen={(to) => void navigate(to)} />
         <Lately mayAudit={may.includes("keys")} />
       </Stack>
     </>

@@ -92,6 +92,16 @@ export function totalOf(answer: Answer, metric: string): number | null {
   return answer.sums.find((each) => each.metric === metric)?.value ?? null;
 }
 
+/** Where the requests of a time are listed; `sort`: those first that took longest. */
+export function requestsOf(startS: number, endS: number, sort?: string): string {
+  const query = new URLSearchParams({
+    start: String(Math.floor(startS)),
+    end: String(Math.ceil(endS)),
+  });
+  if (sort !== undefined) query.set("sort", sort);
+  return `/requests?${query}`;
+}
+
 export interface Change {
   id: string;
   atS: number;
