@@ -7,20 +7,33 @@ import random
 import re
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from page_checks import go_to, settle
-from portal_under_test import PortalUnderTest
+from portal_under_test import PortalUnderTest, running_portal
 
 pytestmark = pytest.mark.browser
 
 SLOW_MS = 120_000
 CALLS = 30
 _SOON_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def portal(
+    chromium: Browser, base_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PortalUnderTest]:
+    """One with two API processes, whose counts are one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENORA_WORKERS", "2")
+        with running_portal(tmp_path_factory.mktemp("rejected"), base_model_dir) as made:
+            yield made
 
 
 def sign_in(page: Page, key: str) -> None:
@@ -77,6 +90,10 @@ def test_the_walk_shows_what_was_sent(page: Page, portal: PortalUnderTest) -> No
     _, quiet = portal.new_tenant("Never called")
     sent = send(portal, key)
     counted(portal, key, len(sent))
+    model = portal.call(quiet, "GET", "/v1/models")["data"][0]["id"]
+    body, _ = calls(model)[-1]
+    portal.call(quiet, "POST", "/v1/chat/completions", json=body)
+    counted(portal, quiet, 1)
     statuses = Counter(str(status) for status, _ in sent.values() if status >= 400)
 
     sign_in(page, key)
@@ -121,7 +138,7 @@ def test_the_walk_shows_what_was_sent(page: Page, portal: PortalUnderTest) -> No
     for path in ("/adapters", "/requests", "/limits", "/nowhere", "/overview"):
         go_to(page, path)
         settle(page)
-    expect(panel).to_contain_text("No inference calls in this time.", timeout=SLOW_MS)
+    expect(panel).to_contain_text("0 of 1 inference calls (0.0%)", timeout=SLOW_MS)
 
     rows = portal.admin("GET", "/admin/v1/rejected_calls", params={"tenant": tenant, "limit": 100})
     assert sum(each["calls"] for each in rows["data"]) == CALLS

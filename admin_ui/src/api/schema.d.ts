@@ -1636,6 +1636,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/auth/invitations/look": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Look At Invitation
+         * @description Where the link's token leads, for whoever has the link: before they sign in.
+         */
+        post: operations["auth_look_at_invitation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/auth/login": {
         parameters: {
             query?: never;
@@ -1944,7 +1964,8 @@ export interface paths {
         /**
          * Roll Back Adapter Alias
          * @description Back to the targets before the last change of them, at once. Of a roll-out: to those before
-         *     it began; it ends if it runs.
+         *     it began; it ends if it runs. Of `prod` where nobody has set it yet: to the active version
+         *     before the newest.
          */
         post: operations["adapters_roll_back_adapter_alias"];
         delete?: never;
@@ -6084,6 +6105,27 @@ export interface components {
         InvitationToken: {
             /** Token */
             token: string;
+        };
+        /**
+         * Invited
+         * @description `tenant_name` null: among the operator's people.
+         */
+        Invited: {
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /**
+             * Object
+             * @default invitation.offer
+             * @constant
+             */
+            object: "invitation.offer";
+            /** Role */
+            role: ("owner" | "developer" | "billing" | "viewer") | ("owner" | "operator" | "billing" | "read_only" | "metrics");
+            /** Tenant Name */
+            tenant_name: string | null;
         };
         /**
          * Invoice
@@ -14776,6 +14818,39 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Joined"];
+                };
+            };
+        };
+    };
+    auth_look_at_invitation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InvitationToken"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Invited"];
                 };
             };
         };

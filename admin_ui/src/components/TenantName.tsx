@@ -1,5 +1,6 @@
 import { Anchor, Group, Text } from "@mantine/core";
 import { Link } from "react-router";
+import { useApi } from "../api/context";
 import classes from "./TenantName.module.css";
 import { tenantColor } from "./tenantColor";
 
@@ -7,24 +8,19 @@ interface TenantNameProps {
   id: string;
   /** null: it is not known here; then its id stands alone. */
   name: string | null | undefined;
-  /** Leads to the tenant, unless it is false. */
-  isLink?: boolean;
+  /** The part of the tenant's page that it leads to. */
+  tab?: string;
 }
 
 /** A tenant for the operator: its colour, its name, and the end of its id, for names repeat. */
-export function TenantName({ id, name, isLink = true }: TenantNameProps) {
+export function TenantName({ id, name, tab }: TenantNameProps) {
+  const to = `/operator/tenants/${id}${tab === undefined ? "" : `?tab=${tab}`}`;
   return (
-    <Group gap={6} wrap="nowrap" component="span" display="inline-flex" title={id} maw="100%">
+    <Group gap={6} wrap="nowrap" component="span" display="inline-flex" title={id} maw={200}>
       <TenantDot id={id} />
-      {isLink ? (
-        <Anchor component={Link} to={`/operator/tenants/${id}`} inherit truncate>
-          {name ?? id}
-        </Anchor>
-      ) : (
-        <Text span inherit truncate>
-          {name ?? id}
-        </Text>
-      )}
+      <Anchor component={Link} to={to} inherit truncate>
+        {name ?? id}
+      </Anchor>
       {name && (
         <Text span size="xs" c="dimmed" ff="monospace" flex="none">
           {id.slice(-6)}
@@ -32,6 +28,19 @@ export function TenantName({ id, name, isLink = true }: TenantNameProps) {
       )}
     </Group>
   );
+}
+
+/** As `TenantName` where only the id is known: its name is asked for. */
+export function TenantOf({ id }: { id: string }) {
+  const { hooks } = useApi();
+  const params = { path: { tenant_id: id } };
+  const { data } = hooks.useQuery(
+    "get",
+    "/admin/v1/tenants/{tenant_id}",
+    { params },
+    { staleTime: 300_000, retry: false },
+  );
+  return <TenantName id={id} name={data?.name} />;
 }
 
 /** Of no tenant it is grey. */

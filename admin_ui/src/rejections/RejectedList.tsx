@@ -5,7 +5,7 @@ import { IconMoodSmile, IconX } from "@tabler/icons-react";
 import { useMemo, useState } from "react";
 import { Copyable } from "../components/Copyable";
 import { type Column, DataTable } from "../components/DataTable";
-import { counted, formatDate } from "../components/format";
+import { counted, formatCount, formatDate } from "../components/format";
 import { SearchField } from "../components/SearchField";
 import { SidePanel, useParam } from "../components/SidePanel";
 import { useQueryParams } from "../components/searchParams";
@@ -37,7 +37,7 @@ export function RejectedList({ side, tenant }: { side: Side; tenant?: string }) 
         <EmptyState icon={<IconMoodSmile size={24} />} title="No rejected calls">
           {FILTERS.some((name) => params.has(name))
             ? "No call matches these filters. Remove one, or choose another time."
-            : "Every call of the inference API in the last days was answered."}
+            : "No call of the inference API was answered with an error in the last days."}
         </EmptyState>
       )}
       {found.rows.length > 0 && (
@@ -150,7 +150,7 @@ function columnsOf(side: Side): Column<RejectedCall>[] {
       header: "Calls",
       align: "right",
       width: 70,
-      cell: ({ calls }) => calls.toLocaleString("en-US"),
+      cell: ({ calls }) => formatCount(calls),
     },
   ];
   if (side === "operator")

@@ -4,7 +4,7 @@ import { Anchor, Text } from "@mantine/core";
 import { useCallback, useMemo } from "react";
 import { Link, useNavigate } from "react-router";
 import { type Column, DataTable } from "../components/DataTable";
-import { formatCount, formatMs } from "../components/format";
+import { formatCount, formatMs, zoneName } from "../components/format";
 import { Money } from "../components/Money";
 import { TenantName } from "../components/TenantName";
 import { type RequestItem, tpotOf } from "./model";
@@ -60,7 +60,7 @@ function columnsOf(
   return [
     {
       key: "ended",
-      header: "Ended",
+      header: `Ended (${zoneName()})`,
       cell: (each) => (
         <Anchor component={Link} to={addressOf(each.id)} size="sm" title={each.id}>
           {moment(each.finished_at)}
