@@ -66,8 +66,9 @@ def test_dialogs_and_messages_are_for_everybody(
     sign_in(page, portal.new_tenant("Dialogs")[1])
     page.goto("/adapters")
     page.get_by_role("button", name="Upload").first.click()
-    files = [{"name": "notes.txt", "mimeType": "text/plain", "buffer": b"x"}]
-    page.get_by_label("Adapter files").set_input_files(files)
+    page.get_by_label("Adapter files").set_input_files(
+        {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"x"}
+    )
     expect(page.get_by_text("Nothing to send")).to_be_visible()
     assert not violations(page)
     page.keyboard.press("Escape")

@@ -33,7 +33,8 @@ PLATFORM = {
         canary/tenants evaluations/worker history/sampler history/window kept_keys ledger/expiry
         people/repository people/service people/sessions probing/service probing/worker
         receipts/contents_repository receipts/search receipts/signing reconciliation/repository
-        reconciliation/service rejections/sweeper registry/collector registry/forgetting registry/listing
+        reconciliation/service rejections/sweeper registry/collector registry/forgetting
+        registry/listing
         registry/service registry/store_identity registry/trash registry/uploads registry/worker
         rollouts/keeper rollouts/service waits/sampler waits/service
     """,
