@@ -111,18 +111,18 @@ def test_the_walk_shows_what_was_sent(page: Page, portal: PortalUnderTest) -> No
     go_to(page, "/rejected")
     table = page.get_by_role("table", name="Rejected calls")
     search = page.get_by_label("Search rejected calls")
-    for name, (status, error) in sent.items():
-        if status < 400:
-            continue
-        search.fill(name)
-        expect(page).to_have_url(re.compile(f"q={name}$"))
-        line = table.get_by_role("row").filter(has_text=str(status))
-        expect(page.get_by_text(re.compile("^1 call$|^1[01] calls$|^[2-9] calls$"))).to_be_visible()
-        expect(line.first).to_be_visible()
-        found = portal.call(key, "GET", "/v1/rejected_calls", params={"q": name, "limit": 100})
-        (own,) = (each for each in found["data"] if each["request_id"] == name)
+    refused = {name: told for name, told in sent.items() if told[0] >= 400}
+    listed = portal.call(key, "GET", "/v1/rejected_calls", params={"limit": 100})["data"]
+    assert {each["request_id"] for each in listed} == set(refused)
+    for own in listed:
+        status, error = refused[own["request_id"]]
         assert (own["status"], own["message"]) == (status, error["message"])
         assert (own["param"], own["api_key_name"]) == (error["param"], "browser")
+    for name in list(refused)[::6]:
+        search.fill(f"{name}")
+        expect(page).to_have_url(re.compile(f"q={name}$"))
+        line = table.get_by_role("row").filter(has_text=str(refused[name][0]))
+        expect(line.first).to_be_visible()
     line = table.get_by_role("row").nth(1)
     line.get_by_role("button").click()
     dialog = page.get_by_role("dialog")

@@ -12,6 +12,7 @@ import { rejectedOf } from "../../rejections/model";
 import {
   type Answer,
   ERROR_COLORS,
+  errorsOf,
   type Kept,
   kept,
   kindsOf,
@@ -132,8 +133,8 @@ function promiseOf({ met, promised, targetMs }: Kept): string {
 
 function Errors({ answer, range, stale, onOpen }: ChartProps) {
   const rejected: AddressOf = (startS, endS) => rejectedOf("/rejected", { startS, endS });
-  const errors = answer && totalOf(answer, "errors");
   const answers = answer && totalOf(answer, "answers");
+  const errors = answer && errorsOf(answer);
   const note =
     errors == null || answers == null
       ? "No inference calls in this time."

@@ -102,6 +102,12 @@ export function requestsOf(startS: number, endS: number, sort?: string): string 
   return `/requests?${query}`;
 }
 
+/** How many calls were answered with an error; null: it is not known of any call. */
+export function errorsOf(answer: Answer): number | null {
+  if (totalOf(answer, "answers") === null) return null;
+  return totalOf(answer, "errors") ?? 0; // without an error there is no series of them
+}
+
 export interface Change {
   id: string;
   atS: number;
