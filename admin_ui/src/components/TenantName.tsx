@@ -1,6 +1,5 @@
 import { Anchor, Group, Text } from "@mantine/core";
 import { Link } from "react-router";
-import { useApi } from "../api/context";
 import classes from "./TenantName.module.css";
 import { tenantColor } from "./tenantColor";
 
@@ -28,19 +27,6 @@ export function TenantName({ id, name, tab }: TenantNameProps) {
       )}
     </Group>
   );
-}
-
-/** As `TenantName` where only the id is known: its name is asked for. */
-export function TenantOf({ id }: { id: string }) {
-  const { hooks } = useApi();
-  const params = { path: { tenant_id: id } };
-  const { data } = hooks.useQuery(
-    "get",
-    "/admin/v1/tenants/{tenant_id}",
-    { params },
-    { staleTime: 300_000, retry: false },
-  );
-  return <TenantName id={id} name={data?.name} />;
 }
 
 /** Of no tenant it is grey. */

@@ -9,7 +9,8 @@ import { formatCount, formatDate, formatMoney } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { Stat } from "../../components/Stat";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
-import { TenantName, TenantOf } from "../../components/TenantName";
+import { TenantName } from "../../components/TenantName";
+import { TenantOf } from "../TenantOf";
 import { Left } from "./CreditsTab";
 import { type TenantAccount, useAccounts, useWaiting } from "./queries";
 

@@ -2,7 +2,7 @@ import { Alert, Badge, Group, Stack, Table, Text } from "@mantine/core";
 import type { Schemas } from "../../api/client";
 import { formatCount, formatDate, formatMs } from "../../components/format";
 import { ErrorState, TableSkeleton } from "../../components/states";
-import { TenantOf } from "../../components/TenantName";
+import { TenantOf } from "../TenantOf";
 import {
   kindWords,
   layersOf,
