@@ -1,15 +1,26 @@
 /** Which page an address shows, for a tenant, for an operator, and for nobody yet. */
 
 import { lazy, Suspense, useState } from "react";
-import { Navigate, Route, Routes } from "react-router";
+import { matchPath, Navigate, Route, Routes, useLocation } from "react-router";
 import { useIsKnown, useSession } from "./api/context";
+import { NotFoundPage } from "./components/NotFoundPage";
 import { PageBoundary } from "./components/PageBoundary";
 import { Shell } from "./components/Shell";
+import { SuspendedPage } from "./components/SuspendedPage";
 import { TableSkeleton } from "./components/states";
 import { takeInvitation } from "./invitation/invitation";
 import { LiveProvider } from "./live/context";
-import { routesOf } from "./routes";
+import { type PageRoute, ROUTES, routesOf } from "./routes";
 import { UploadsProvider } from "./tenant/upload/context";
+
+/** After signing in at a page of the other side one is at its own first page. */
+function Elsewhere({ first }: { first: PageRoute }) {
+  const { pathname } = useLocation();
+  const isKnown = Object.values(ROUTES).some((pages) =>
+    pages.some(({ path }) => matchPath(path, pathname)),
+  );
+  return isKnown ? <Navigate to={first.path} replace /> : <NotFoundPage first={first} />;
+}
 
 const InvitationPage = lazy(() => import("./invitation/InvitationPage"));
 const NoPlacePage = lazy(() => import("./signin/NoPlacePage"));
@@ -24,7 +35,7 @@ export function App() {
 }
 
 function Door() {
-  const { session } = useSession();
+  const { session, isSuspended } = useSession();
   const isKnown = useIsKnown();
   const [invitation, setInvitation] = useState(takeInvitation);
   if (!isKnown) return null;
@@ -40,14 +51,19 @@ function Door() {
       <UploadsProvider>
         <Shell>
           <PageBoundary>
-            <Suspense fallback={<TableSkeleton />}>
-              <Routes>
-                {opened.map(({ path, page: Page }) => (
-                  <Route key={path} path={path} element={<Page />} />
-                ))}
-                <Route path="*" element={<Navigate to={first.path} replace />} />
-              </Routes>
-            </Suspense>
+            {isSuspended ? (
+              <SuspendedPage />
+            ) : (
+              <Suspense fallback={<TableSkeleton />}>
+                <Routes>
+                  {opened.map(({ path, page: Page }) => (
+                    <Route key={path} path={path} element={<Page />} />
+                  ))}
+                  <Route path="/" element={<Navigate to={first.path} replace />} />
+                  <Route path="*" element={<Elsewhere first={first} />} />
+                </Routes>
+              </Suspense>
+            )}
           </PageBoundary>
         </Shell>
       </UploadsProvider>

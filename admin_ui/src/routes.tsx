@@ -2,6 +2,7 @@
 
 import {
   IconActivity,
+  IconBan,
   IconChartBar,
   IconChecklist,
   IconClockCheck,
@@ -109,6 +110,10 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       Icon: IconListSearch,
     }),
     page("/requests/:request", "Request", ["usage"], () => import("./tenant/requests/RequestPage")),
+    page("/rejected", "Rejected calls", ["usage"], () => import("./tenant/rejected/Page"), {
+      group: SERVE,
+      Icon: IconBan,
+    }),
     page("/usage", "Usage and cost", ["usage"], () => import("./tenant/usage/Page"), {
       group: SPEND,
       Icon: IconChartBar,
@@ -176,6 +181,13 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       "Request",
       EVERY_ROLE,
       () => import("./operator/requests/RequestPage"),
+    ),
+    page(
+      "/operator/rejected",
+      "Rejected calls",
+      EVERY_ROLE,
+      () => import("./operator/rejected/Page"),
+      { group: RUN, Icon: IconBan },
     ),
     page("/operator/tenants", "Tenants", EVERY_ROLE, () => import("./operator/tenants/Page"), {
       group: MONEY,

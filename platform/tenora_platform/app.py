@@ -58,6 +58,7 @@ from tenora_platform.receipts import routes as receipts_routes
 from tenora_platform.reconciliation import routes as reconciliation_routes
 from tenora_platform.registry import import_routes
 from tenora_platform.registry import routes as registry_routes
+from tenora_platform.rejections import routes as rejections_routes
 from tenora_platform.resources import portal_folder
 from tenora_platform.rollouts import routes as rollout_routes
 from tenora_platform.settings import Settings
@@ -116,6 +117,7 @@ def create_app(
             stack.push_async_callback(state.live.finish)
             stack.push_async_callback(state.budgets.finish)
             stack.push_async_callback(state.contents.finish)
+            stack.push_async_callback(state.rejected.finish)
             stack.push_async_callback(state.outcomes.finish)
             stack.push_async_callback(state.shadows.finish)
             await stack.enter_async_context(doing(work(state), state.outages))
@@ -138,7 +140,9 @@ def create_app(
             allow_headers=["*"],
             expose_headers=EXPOSED_HEADERS,
         )
-    app.add_middleware(RequestEdge, metrics=metrics, answered=state.answers.note)
+    app.add_middleware(
+        RequestEdge, metrics=metrics, answered=(state.answers.note, state.rejected.note)
+    )
     return app
 
 
@@ -204,6 +208,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         signing_key_routes.router,
         contents_routes.router,
         receipts_routes.router,
+        rejections_routes.router,
         invoices_routes.router,
         tenant_invoices_routes.router,
         party_routes.router,

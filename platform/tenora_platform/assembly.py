@@ -29,6 +29,7 @@ from tenora_platform.limits.service import Limits
 from tenora_platform.live.changes import Changes
 from tenora_platform.live.hub import Hub
 from tenora_platform.live.noticing import noticed
+from tenora_platform.live.since import Since
 from tenora_platform.object_store import open_object_store
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
@@ -43,6 +44,7 @@ from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.store_identity import StoreIdentity
+from tenora_platform.rejections.keeper import RejectedCalls
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.settings import Settings
@@ -135,6 +137,8 @@ def build_state(
         presence=presence,
         live=Hub(changes, metrics),
         answers=AnswerCounts(redis),
+        rejected=RejectedCalls(db, metrics),
+        since=Since(redis),
         long_texts=LongTexts(),
         flights=Flights(redis),
         copies=UsageCopies(redis, metrics),

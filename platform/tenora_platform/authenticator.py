@@ -186,10 +186,12 @@ class Authenticator:
         )
         tenant, plan, chosen = found.one()
         if tenant.status != "active":
-            raise ForbiddenError(
+            error = ForbiddenError(
                 "This tenant is suspended; the operator of this server can say why.",
                 code="tenant_suspended",
             )
+            error.tenant_id = tenant.id
+            raise error
         return {
             "tenant_id": tenant.id,
             "name": tenant.name,

@@ -34,6 +34,7 @@ _log = structlog.get_logger(__name__)
 def api_work(state: AppState) -> Work:
     """Of each process that answers requests: about what is in flight in it."""
     from tenora_platform.live.payloads import SOURCES
+    from tenora_platform.operations.service import wrong
 
     return {
         "leases": state.limits.keep_leases,
@@ -43,6 +44,8 @@ def api_work(state: AppState) -> Work:
         "presence": state.presence.keep,
         "contents": state.contents.run,
         "answers": state.answers.keep,
+        "rejected": state.rejected.keep,
+        "since": partial(state.since.keep, partial(wrong, state)),
         "live": partial(state.live.keep, SOURCES, lambda source: source.begin(state)),
         "outcomes": state.outcomes.keep,
         "redis": partial(marks.keep, state.redis, _mark(state)),
@@ -74,6 +77,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
+    from tenora_platform.rejections import sweeper as rejections_sweeper
     from tenora_platform.rollouts.keeper import RolloutKeeper
     from tenora_platform.usage.archive import UsageArchive
     from tenora_platform.usage.copies import CopyReader
@@ -101,6 +105,9 @@ def worker_work(state: AppState) -> Work:
         "rollouts": RolloutKeeper(state).run,
         "idempotency": partial(keep_swept, state.db),
         "receipts": partial(receipts_sweeper.keep_swept, state.db),
+        "rejected_swept": partial(
+            rejections_sweeper.keep_swept, state.db, state.settings.history_minutes_days
+        ),
         "people": partial(people_sweeper.keep_swept, state.db, state.auth.sessions),
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,

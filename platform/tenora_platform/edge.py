@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Form
 from fastapi.routing import APIRoute
+from starlette.types import Scope
 
 from tenora_platform.bodies import body_of
 from tenora_platform.json_bodies import JsonRequest, read_as_json
@@ -28,9 +29,10 @@ class BeforeBody(Generic[T]):
 
     __name__: str
 
-    def __init__(self, check: Callable[[Request], Awaitable[T]]) -> None:
+    def __init__(self, check: Callable[[Request], Awaitable[T]], *, admits: bool = False) -> None:
         functools.update_wrapper(self, check)
         self._check = check
+        self.admits = admits  # requests of inference
 
     async def __call__(self, request: Request) -> T:
         answers: dict[BeforeBody[Any], Any] = request.scope["state"].setdefault("before_body", {})
@@ -45,9 +47,12 @@ class EdgeRoute(APIRoute):
     it asks for anything; this asks what is `BeforeBody` first, in the order of the signature, then
     opens the body, whose JSON `json_bodies` reads. A route of another class cannot read one."""
 
+    serves_inference: bool
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         read_and_answer = super().get_route_handler()
         checks = tuple(before_body(self.dependant))
+        self.serves_inference = any(check.admits for check in checks)
         field = self.body_field
         takes_json = field is not None and not isinstance(field.field_info, Form)
 
@@ -59,9 +64,19 @@ class EdgeRoute(APIRoute):
                 body.allow(BODY_BYTES_MAX)
             if takes_json and not body.ended:
                 read_as_json(request.scope)
-            return await read_and_answer(JsonRequest(request.scope, request.receive))
+            read = JsonRequest(request.scope, request.receive)
+            try:
+                return await read_and_answer(read)
+            except Exception:
+                request.scope["state"]["asked"] = read.asked
+                raise
 
         return handle
+
+
+def is_inference(scope: Scope) -> bool:
+    """Whether a request is for a route of inference, whoever asks and whatever comes of it."""
+    return bool(getattr(scope.get("route"), "serves_inference", False))
 
 
 def before_body(dependant: Dependant) -> Iterator[BeforeBody[Any]]:

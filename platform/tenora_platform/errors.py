@@ -58,9 +58,12 @@ class ApiError(Exception):
         status: int | None = None,
         headers: Mapping[str, str] | None = None,
         details: Mapping[str, str] | None = None,
+        kept: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
+        self.kept = kept  # in the list of rejected calls, of a message in words that are not ours
+        self.tenant_id: str | None = None  # whose call it was, of one without a TenantContext
         self.param = param
         self.headers = dict(headers or {})
         self.details = dict(details or {})  # beside the four keys, for programs
@@ -217,7 +220,11 @@ def from_engine(error: EngineError) -> ApiError:
         )
     if isinstance(error, InvalidRequestError):
         return BadRequestError(
-            str(error), param=error.param, code="invalid_value", headers={"x-should-retry": "false"}
+            str(error),
+            param=error.param,
+            code="invalid_value",
+            headers={"x-should-retry": "false"},
+            kept=str(error).partition(": ")[0],  # what follows may be a grammar's or a template's
         )
     if isinstance(error, QueueFullError):
         return RateLimitedError(
@@ -264,6 +271,7 @@ class ErrorResponse(JSONResponse):
         self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["error"] = self._error  # for who counts and lists them
         if is_anthropic(scope):
             request_id = scope.get("state", {}).get("request_id", "")
             self.body = self.render(anthropic_body(self._error, request_id))

@@ -4,7 +4,7 @@ It knows HTTP, not what is served."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 from starlette.requests import ClientDisconnect
@@ -28,7 +28,7 @@ class RequestEdge:
     id. Nothing is buffered, so a client that goes away is seen at once."""
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, answered: Callable[[Scope, int], None]
+        self, app: ASGIApp, metrics: Metrics, answered: Sequence[Callable[[Scope, int], None]]
     ) -> None:
         self.app = app
         self.metrics = metrics
@@ -78,4 +78,5 @@ class RequestEdge:
                 path = getattr(route, "path", "unmatched")
                 elapsed_s = time.perf_counter() - started
                 self.metrics.record_request(scope["method"], path, status, elapsed_s)
-                self.answered(scope, status)
+                for note in self.answered:
+                    note(scope, status)

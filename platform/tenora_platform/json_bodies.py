@@ -43,6 +43,11 @@ def read_as_json(scope: Scope) -> None:
 class JsonRequest(Request):
     """A request whose `json` is `read_json`'s."""
 
+    @property
+    def asked(self) -> Any:
+        """The body's JSON as far as it was read; None before."""
+        return getattr(self, "_json", None)
+
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
             try:

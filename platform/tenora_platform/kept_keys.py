@@ -59,7 +59,11 @@ def verified(rows: Iterable[KeyT], digest: str) -> tuple[KeyT, datetime | None]:
     for row in rows:
         for prefix, kept in ((row.prefix, row.hash), (row.previous_prefix, row.previous_hash)):
             if prefix is not None and kept is not None and hmac.compare_digest(kept, digest):
-                return row, good_until(row, prefix)
+                try:
+                    return row, good_until(row, prefix)
+                except UnauthorizedError as error:
+                    error.tenant_id = getattr(row, "tenant_id", None)
+                    raise
     raise UnauthorizedError("Incorrect API key provided.")
 
 

@@ -23,6 +23,7 @@ PAGES = frozenset(
         "playground",
         "evaluations",
         "requests",
+        "rejected",
         "usage",
         "invoices",
         "keys",
@@ -96,7 +97,8 @@ class Portal:
                 return
             if scope["method"] not in ("GET", "HEAD"):
                 raise HTTPException(404)
-            response = self._response(scope["path"], Headers(scope=scope))
+            asked = Headers(scope=scope)
+            response = self._response(scope["path"], asked)
             response.headers.update(self._always)
             response.headers.setdefault("content-security-policy", _FILES_POLICY)
             await response(scope, receive, send)
@@ -108,6 +110,9 @@ class Portal:
         if page is not None and not page.is_file():
             return PlainTextResponse(_NOT_BUILT, status_code=503)
         file = page or self._file(path)
+        if file is None and self.built and is_for_a_person(path, asked):
+            # The portal says that there is no such page, and where the others are.
+            return _html(self._folder / "index.html", "", status=404)
         if file is None:
             raise HTTPException(404)
         if file.suffix != ".html":
@@ -171,7 +176,13 @@ def _preload(file: str) -> str:
     return f'<link rel="{kind}" href="/{file}" crossorigin>'
 
 
-def _html(file: Path, links: str) -> Response:
+def is_for_a_person(path: str, asked: Headers) -> bool:
+    """Whether a browser opens the address as a page; programs ask the API's for JSON."""
+    is_page = "text/html" in asked.get("accept", "")
+    return is_page and not path.startswith(("/v1/", "/admin/v1/", "/auth/", "/assets/"))
+
+
+def _html(file: Path, links: str, status: int = 200) -> Response:
     """The page under a policy and nonce of its own. Never kept: a page from before would come with
     the nonce of then."""
     nonce = secrets.token_urlsafe(16)
@@ -182,4 +193,5 @@ def _html(file: Path, links: str) -> Response:
         "x-frame-options": "DENY",
     }
     page = file.read_text(encoding="utf-8").replace(_NONCE, nonce)
-    return HTMLResponse(page.replace("</head>", f"{links}</head>", 1), headers=headers)
+    page = page.replace("</head>", f"{links}</head>", 1)
+    return HTMLResponse(page, status_code=status, headers=headers)

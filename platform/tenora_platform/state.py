@@ -26,6 +26,7 @@ from tenora_platform.intake.checker import Checker
 from tenora_platform.ledger.service import Ledger
 from tenora_platform.limits.service import Limits
 from tenora_platform.live.hub import Hub
+from tenora_platform.live.since import Since
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.people.oidc import Provider
 from tenora_platform.processes.presence import Presence
@@ -36,6 +37,7 @@ from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.store_identity import StoreIdentity
+from tenora_platform.rejections.keeper import RejectedCalls
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.secret import ServerSecret
@@ -93,6 +95,8 @@ class AppState:
     presence: Presence
     live: Hub
     answers: AnswerCounts
+    rejected: RejectedCalls
+    since: Since
     checker: Checker
     templates: ChatTemplates
     upload_pace: Pace

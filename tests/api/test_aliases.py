@@ -57,7 +57,7 @@ async def version_of(api: Api, tenant: TestTenant, model: str, **more: Any) -> s
 
 
 async def test_history_and_the_way_back(api: Api, tenant: TestTenant) -> None:
-    nothing = await api.call(tenant.key, "POST", f"{PATH}/prod/rollback")
+    nothing = await api.call(tenant.key, "POST", f"{PATH}/beta/rollback")
     assert nothing.status_code == 404
     await put(api, tenant, "prod", targets(v1=100) | {"reason": "first"})
     nothing = await api.call(tenant.key, "POST", f"{PATH}/prod/rollback")
@@ -92,6 +92,21 @@ async def test_history_and_the_way_back(api: Api, tenant: TestTenant) -> None:
     actions = [entry["action"] for entry in audit["data"]]
     assert actions.count("adapter_alias.rollback") == 3
     assert "adapter_alias.delete" in actions
+
+
+async def test_the_way_back_without_an_alias(api: Api, tenant: TestTenant) -> None:
+    """A name without aliases has run on its newest active version; the one before it is the way
+    back, and said again it takes itself back."""
+    assert await version_of(api, tenant, "bot") == "3"
+    for expected in (2, 3, 2):
+        back = await api.call(tenant.key, "POST", f"{PATH}/prod/rollback")
+        assert back.json()["targets"] == [{"version": expected, "weight": 100}]
+        assert await version_of(api, tenant, "bot") == str(expected)
+    only = adapter_form(api.engine.model, "single", seed=9)
+    await api.call(tenant.key, "POST", "/v1/adapters", files=only)
+    back = await api.call(tenant.key, "POST", "/v1/adapters/single/aliases/prod/rollback")
+    assert back.status_code == 409
+    assert back.json()["error"]["code"] == "nothing_to_roll_back"
 
 
 async def test_the_way_back_needs_a_version_that_serves(api: Api, tenant: TestTenant) -> None:

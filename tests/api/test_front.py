@@ -48,6 +48,21 @@ async def test_the_portal_answers_for_its_own_pages(make_api: MakeApi, built: Pa
             assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+async def test_a_browser_at_an_unknown_address_is_shown_a_page(
+    make_api: MakeApi, built: Path
+) -> None:
+    as_browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with make_api(portal_dir=built) as api:
+        for unknown in ("/nowhere", "/overviews/1", "/favicon.bmp"):
+            answer = await api.http.get(unknown, headers=as_browser)
+            assert (answer.status_code, "portal" in answer.text) == (404, True), unknown
+            assert "script-src" in answer.headers["content-security-policy"]
+        for of_the_api in ("/v1/nowhere", "/admin/v1/nowhere", "/assets/gone.js"):
+            answer = await api.http.get(of_the_api, headers=as_browser)
+            assert answer.status_code == 404
+            assert "error" in answer.json(), of_the_api
+
+
 async def test_a_page_names_what_it_loads(make_api: MakeApi, built: Path) -> None:
     (built / "index.html").write_text("<head></head>portal")
     (built / "docs.html").write_text("<head></head>docs")

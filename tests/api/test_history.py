@@ -177,10 +177,14 @@ async def test_answers_of_all_processes_are_counted_by_tenant_and_status(quiet: 
     tenant = await quiet.new_tenant("answered")
     elsewhere = AnswerCounts(quiet.state.redis)
     now = datetime.now(UTC)
+    body = {"model": "fake-base", "messages": [{"role": "user", "content": "hi"}]}
+    chat = "/v1/chat/completions"
     for _ in range(3):
-        assert (await quiet.call(tenant.key, "GET", "/v1/models")).status_code == 200
+        assert (await quiet.call(tenant.key, "POST", chat, json=body)).status_code == 200
+    unknown = {**body, "model": "none"}
+    assert (await quiet.call(tenant.key, "POST", chat, json=unknown)).status_code == 404
+    assert (await quiet.http.post(chat, json=body)).status_code == 401
     assert (await quiet.call(tenant.key, "GET", "/v1/adapters/none")).status_code == 404
-    assert (await quiet.http.get("/v1/models")).status_code == 401
     assert (await quiet.http.get("/healthz")).status_code == 200
     elsewhere._waiting.update(quiet.state.answers._waiting)  # another process answered the same
     for each in (quiet.state.answers, elsewhere):

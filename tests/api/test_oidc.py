@@ -158,6 +158,10 @@ async def test_an_invitation_is_for_one_and_once(api: Api, new_browser: Open) ->
         rows = (await session.execute(text("select t::text from invitations t"))).scalars().all()
     assert not any(link.split("#")[1] in row for row in rows)
 
+    name = (await owner.open("/v1/me")).json()["tenant"]["name"]
+    token = {"token": link.split("#")[1]}
+    offer = await api.http.post("/auth/invitations/look", json=token)  # by who is not signed in yet
+    assert (offer.json()["tenant_name"], offer.json()["role"]) == (name, "developer")
     one, other = new_browser(api), new_browser(api)
     await one.sign_in("dave")
     await other.sign_in("eve")
@@ -166,6 +170,10 @@ async def test_an_invitation_is_for_one_and_once(api: Api, new_browser: Open) ->
     winner = one if answers[0].status_code == 200 else other
     assert (await winner.open("/v1/me")).json()["roles"] == ["developer"]
     assert code_of(await accept(owner, link)) == (400, "invitation_over")
+    assert code_of(await api.http.post("/auth/invitations/look", json=token)) == (
+        400,
+        "invitation_over",
+    )
     again = await owner.call("POST", "/v1/invitations", json={"role": "viewer"})
     assert code_of(await accept(winner, again.json()["link"])) == (409, "already_member")
 
@@ -396,6 +404,9 @@ async def test_a_provider_that_is_away(
     async with running_api(gone, tmp_path) as alone:
         answer = await new_browser(alone).open("/auth/login")
         assert code_of(answer) == (503, "sign_in_unavailable")
+        by_a_person = await alone.http.get("/auth/login", headers={"accept": "text/html"})
+        assert by_a_person.status_code == 303
+        assert by_a_person.headers["location"] == "/?sign_in=sign_in_unavailable"
         assert (await alone.http.get("/readyz")).status_code == 200
 
 

@@ -81,6 +81,7 @@ TABLE = {
     "get /admin/v1/ledger/accounts": ALL,
     "get /admin/v1/reconciliation": ALL,
     "get /admin/v1/forecast": ALL,
+    "get /admin/v1/rejected_calls": ALL,
     "get /admin/v1/requests": ALL,
     "get /admin/v1/requests/{request_id}": ALL,
     "get /admin/v1/signing_keys": ALL,

@@ -163,6 +163,13 @@ def worth(sort: str, sequences: list[Made], ended: datetime) -> Any:
         return ended
     if sort == "-cost":
         return sum(each.tokens for each in sequences)
+    if sort == "-tpot":
+        paces = [
+            (each.duration_ms - each.ttft_ms) / (each.tokens - 1)
+            for each in sequences
+            if each.ttft_ms is not None and each.tokens > 1
+        ]
+        return max(paces, default=None)
     if sort == "-ttft":
         return max((each.ttft_ms for each in sequences if each.ttft_ms is not None), default=None)
     return max(each.queue_ms if sort == "-queue" else each.duration_ms for each in sequences)
@@ -223,12 +230,13 @@ COSTS = st.none() | st.none() | st.integers(0, 100).map(lambda tokens: tokens * 
     min_queue_ms=st.sampled_from((None, None, None, 70, 190)),
     min_ttft_ms=st.sampled_from((None, None, None, 100)),
     min_duration_ms=st.sampled_from((None, None, None, 400)),
-    sort=st.sampled_from(("newest", "newest", "-queue", "-ttft", "-duration", "-cost")),
+    sort=st.sampled_from(("newest", "newest", "-queue", "-ttft", "-tpot", "-duration", "-cost")),
     limit=st.sampled_from((5, 17, 200)),
 )
 @example(**NONE | {"start": LATE.ended - timedelta(minutes=5), "api_key": LATE.key, "limit": 5})
 @example(**NONE | {"start": None, "min_cost": 50 * UNITS, "limit": 5})
 @example(**NONE | {"start": None, "sort": "-ttft", "limit": 5})
+@example(**NONE | {"start": None, "sort": "-tpot", "limit": 5})
 @example(**NONE | {"start": START, "sort": "-cost", "status": "completed", "limit": 5})
 @example(**NONE | {"start": START, "sort": "-queue", "adapter": "support", "limit": 5})
 async def test_it_finds_what_a_plain_filter_finds(

@@ -1,5 +1,5 @@
 """Each page of the portal's table, with data in it, in both themes and four widths: axe-core finds
-nothing serious, nothing scrolls sideways, there is one heading and a title of its own, and each
+nothing, nothing scrolls sideways, there is one heading and a title of its own, and each
 amount of money and each count is one that the API has said, to the last digit. The pictures are
 left in the folder that TENORA_SCREENSHOTS names, by default in pytest's."""
 

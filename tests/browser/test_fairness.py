@@ -75,7 +75,7 @@ def test_who_waited_because_of_whom(
     page: Page, portal: PortalUnderTest, tenants: dict[str, str]
 ) -> None:
     open_fairness(page, portal)
-    matrix = page.get_by_role("region", name="Who waited because of whom, in seconds")
+    matrix = page.get_by_role("group", name="Who waited because of whom, in seconds")
     found = waited(portal)
     for (name, cause, other), what in {
         ("acme", "queue", "beta"): "acme behind beta's queue",
@@ -99,7 +99,7 @@ def test_shares_and_the_gap_are_the_apis(
 ) -> None:
     open_fairness(page, portal)
     (shares,) = portal.admin("GET", "/admin/v1/fairness")["classes"]
-    table = page.get_by_role("region", name="Service against weight, by class and tenant")
+    table = page.get_by_role("group", name="Service against weight, by class and tenant")
     for share in shares["tenants"]:
         cells = table.get_by_role("row").filter(has_text=share["tenant_name"]).inner_text()
         assert f"{min(share['service_share'] * 100, 99.9):.1f}%" in cells
@@ -116,7 +116,7 @@ def test_a_cell_leads_to_the_requests(
     page: Page, portal: PortalUnderTest, tenants: dict[str, str]
 ) -> None:
     open_fairness(page, portal)
-    matrix = page.get_by_role("region", name="Who waited because of whom, in seconds")
+    matrix = page.get_by_role("group", name="Who waited because of whom, in seconds")
     matrix.get_by_role("link", name="acme behind beta's queue").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Requests")

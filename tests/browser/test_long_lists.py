@@ -36,7 +36,7 @@ def key(portal: PortalUnderTest) -> str:
 
 def scrolled_rows(page: Page, label: str, until: int) -> int:
     """The most rows that were in the document at once, on the way to row `until` by the key End."""
-    region = page.get_by_role("region", name=label)
+    region = page.get_by_role("group", name=label)
     rows = region.locator("tbody tr[aria-rowindex]")
     most = last = 0
     while last < until:

@@ -117,3 +117,34 @@ def test_the_map_has_an_equal_table_and_an_hour_behind_it(
     expect(page.get_by_role("heading", name="Adapters by tier")).to_have_count(0)
     page.get_by_role("button", name="Back to now").click()
     expect(page.get_by_text("as it was at")).to_have_count(0)
+
+
+PAINTED = """(canvas) => {
+  const {width, height} = canvas;
+  const {data} = canvas.getContext('2d').getImageData(0, 0, width, height);
+  const found = new Set();
+  for (let at = 0; at < data.length; at += 4)
+    found.add(`rgb(${data[at]}, ${data[at + 1]}, ${data[at + 2]})`);
+  return [...found];
+}"""
+
+
+def test_a_tenant_has_one_colour_on_every_page(
+    page: Page, portal: PortalUnderTest, acme: str
+) -> None:
+    page.get_by_label("Key", exact=True).fill(portal.server.admin_key)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("link", name="Memory")).to_be_visible()
+    # Of several tenants with the same adapter it is on the device for one.
+    owner = on_device(portal)[0]["tenant_id"]
+    colours: dict[str, str] = {}
+    for path in ("/operator/tenants", "/operator/requests", "/operator/fairness"):
+        page.goto(path)
+        row = page.locator(f'tr:has(a[href="/operator/tenants/{owner}"])').first
+        dot = row.locator("span[aria-hidden]").first
+        colours[path] = dot.evaluate("(each) => getComputedStyle(each).backgroundColor")
+    (colour,) = set(colours.values())
+    page.goto("/operator/memory?mode=tenant")
+    arena = page.get_by_role("application", name=re.compile("^Page arena"))
+    expect(page.get_by_test_id("pages-adapter")).not_to_have_text("0")
+    assert colour in arena.locator("canvas").evaluate(PAINTED)

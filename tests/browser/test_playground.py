@@ -84,7 +84,7 @@ def test_a_link_brings_it_back_and_holds_no_key(page: Page, busy: Busy) -> None:
     assert busy.key not in link
     page.get_by_role("button", name="View code").click()
     page.get_by_text("Python", exact=True).click()
-    expect(page.get_by_role("region", name="The request in Python")).to_contain_text("seed=7")
+    expect(page.get_by_role("group", name="The request in Python")).to_contain_text("seed=7")
 
     page.evaluate("sessionStorage.removeItem('tenora.playground')")  # only the link knows
     page.goto("about:blank")

@@ -58,7 +58,7 @@ def test_weights_stages_and_the_way_back(page: Page, portal: PortalUnderTest, ke
         key, "POST", "/v1/completions", json={"model": NAME, "prompt": "a", "max_tokens": 2}
     )
     page.get_by_role("button", name="Requests: show as a table").click(timeout=SOON_MS)
-    numbers = page.get_by_role("region", name="Requests, the numbers")
+    numbers = page.get_by_role("group", name="Requests, the numbers")
     expect(numbers.get_by_role("cell", name="1", exact=True)).to_be_visible()
 
     page.get_by_role("button", name="Roll back").click()

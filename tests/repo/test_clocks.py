@@ -21,9 +21,9 @@ PLATFORM = {
     STORED: """
         audit/service budgets/true_up canary/rounds cli/books cli/money_fill cli/portal_bench
         erasure/service evaluations/service invoices/parties invoices/runs invoices/service
-        invoices/worker ledger/poster ledger/service operators/service processes/presence
-        receipts/service registry/damage rollouts/aliases tenants/key_service tenants/service
-        webhooks/delivery webhooks/service
+        invoices/worker ledger/poster ledger/service live/since operators/service
+        processes/presence receipts/service registry/damage rejections/keeper rollouts/aliases
+        tenants/key_service tenants/service webhooks/delivery webhooks/service
         billing/price_book billing/prices billing/routes budgets/grants budgets/service
         forecasts/routes invoices/export_routes invoices/routes probing/costs tenants/routes
         usage/books usage/engine_totals usage/partitions usage/service usage/storage
@@ -33,12 +33,14 @@ PLATFORM = {
         canary/tenants erasure/worker evaluations/worker history/sampler history/window kept_keys
         ledger/expiry people/repository people/service people/sessions probing/service
         probing/worker receipts/contents_repository receipts/search receipts/signing
-        reconciliation/repository
-        reconciliation/service registry/collector registry/forgetting registry/listing
+        reconciliation/repository reconciliation/service registry/collector registry/forgetting
+        registry/listing rejections/sweeper
         registry/service registry/store_identity registry/trash registry/uploads registry/worker
         rollouts/keeper rollouts/service tenants/repository waits/sampler waits/service
     """,
-    SHOWN: "inference/responses/answer inference/session live/payloads live/wire",
+    SHOWN: """
+        inference/responses/answer inference/session live/payloads live/wire
+    """,
     NAMED: "ids history/answers memory/history rollouts/outcomes",
     FILES: "registry/spool",
 }

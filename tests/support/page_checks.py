@@ -1,5 +1,5 @@
-"""What every page of the portal has to be, whoever made it: no serious violation that axe-core
-finds, nothing beside the window's width, one heading, a title. Knows no page."""
+"""What every page of the portal has to be, whoever made it: no violation that axe-core finds,
+nothing beside the window's width, one heading, a title. Knows no page."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def pages() -> list[PagePath]:
 
 
 def violations(page: Page, *, colours_only: bool = False) -> list[str]:
-    """Serious and critical ones, each with its rule and what it was found at. `colours_only`: what
-    another theme of the same page may have changed."""
+    """Each with its rule and what it was found at. `colours_only`: what another theme of the same
+    page may have changed."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE.read_text())  # past the policy for contents, which a script tag is not
     result: dict[str, Any] = page.evaluate(_RUN, _COLOURS if colours_only else _ALL)
@@ -59,7 +59,6 @@ def violations(page: Page, *, colours_only: bool = False) -> list[str]:
             for node in found["nodes"][:4]
         )
         for found in result["violations"]
-        if found["impact"] in ("serious", "critical")
     ]
 
 

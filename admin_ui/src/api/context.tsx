@@ -28,6 +28,8 @@ interface SessionState {
   /** undefined: not known yet. */
   session: Session | null | undefined;
   notice: string | null;
+  /** Whether the tenant that is looked at was found suspended. */
+  isSuspended: boolean;
   signIn: (session: Session) => void;
   signOut: () => Promise<void>;
   goTo: (place: Place) => void;
@@ -59,6 +61,7 @@ function newQueryClient(): QueryClient {
 export function SessionProvider({ children }: { children: ReactNode }) {
   const [session, setSession] = useState<Session | null | undefined>(undefined);
   const [notice, setNotice] = useState<string | null>(null);
+  const [suspended, setSuspended] = useState<string | null>(null);
 
   useEffect(() => {
     // As a transition the first page is shown at once where its chunk is there: React would show
@@ -86,7 +89,11 @@ export function SessionProvider({ children }: { children: ReactNode }) {
       setSession(null);
     };
     const again = () => void loadSession().then(setSession, () => undefined);
-    const stopAnswers = onAnswers((signal) => (signal === "over" ? end(OVER) : again()));
+    const stopAnswers = onAnswers((signal) => {
+      if (signal === "over") end(OVER);
+      else if (signal === "suspended") setSuspended(known.current?.place?.tenant ?? null);
+      else again();
+    });
     const stopTabs = onTabs((signal) => (signal === "over" ? end(OVER_ELSEWHERE) : again()));
     return () => {
       stopAnswers();
@@ -113,9 +120,10 @@ export function SessionProvider({ children }: { children: ReactNode }) {
   // A client of its own per session and tenant: nothing one tenant saw is left for the next.
   // biome-ignore lint/correctness/useExhaustiveDependencies: made anew whenever either changes
   const queryClient = useMemo(newQueryClient, [csrf, tenant]);
+  const isSuspended = suspended !== null && suspended === tenant;
   const state = useMemo(
-    () => ({ session, notice, signIn, signOut, goTo }),
-    [session, notice, signIn, signOut, goTo],
+    () => ({ session, notice, isSuspended, signIn, signOut, goTo }),
+    [session, notice, isSuspended, signIn, signOut, goTo],
   );
 
   return (

@@ -966,6 +966,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/rejected_calls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tenants Rejected Calls
+         * @description As /v1/rejected_calls, of one tenant or of all, calls without a valid key among them.
+         */
+        get: operations["rejections_list_tenants_rejected_calls"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/requests": {
         parameters: {
             query?: never;
@@ -1616,6 +1636,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/auth/invitations/look": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Look At Invitation
+         * @description Where the link's token leads, for whoever has the link: before they sign in.
+         */
+        post: operations["auth_look_at_invitation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/auth/login": {
         parameters: {
             query?: never;
@@ -1924,7 +1964,8 @@ export interface paths {
         /**
          * Roll Back Adapter Alias
          * @description Back to the targets before the last change of them, at once. Of a roll-out: to those before
-         *     it began; it ends if it runs.
+         *     it began; it ends if it runs. Of `prod` where nobody has set it yet: to the active version
+         *     before the newest.
          */
         post: operations["adapters_roll_back_adapter_alias"];
         delete?: never;
@@ -2850,6 +2891,28 @@ export interface paths {
          *     `host_residency` that is a GB-second, for `stored` a GB-hour.
          */
         get: operations["billing_list_own_prices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rejected_calls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Rejected Calls
+         * @description Your calls of the inference API that were answered with an error, newest first, with the
+         *     message, the field and the key: of the last days, at most 10,000. Beyond 60 calls a minute those
+         *     of one kind are counted in one entry.
+         */
+        get: operations["rejections_list_rejected_calls"];
         put?: never;
         post?: never;
         delete?: never;
@@ -6089,6 +6152,27 @@ export interface components {
             token: string;
         };
         /**
+         * Invited
+         * @description `tenant_name` null: among the operator's people.
+         */
+        Invited: {
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /**
+             * Object
+             * @default invitation.offer
+             * @constant
+             */
+            object: "invitation.offer";
+            /** Role */
+            role: ("owner" | "developer" | "billing" | "viewer") | ("owner" | "operator" | "billing" | "read_only" | "metrics");
+            /** Tenant Name */
+            tenant_name: string | null;
+        };
+        /**
          * Invoice
          * @description The whole of it.
          */
@@ -8778,6 +8862,91 @@ export interface components {
             /** Unrated Events */
             unrated_events: number;
         };
+        /**
+         * RejectedCall
+         * @description A call of the inference API that was answered with a status of 400 or more. Where very many
+         *     of one kind came within a minute, one entry stands for `calls` of them, until `last_at`. No
+         *     prompt is in it: what a message quotes of one is left out.
+         */
+        RejectedCall: {
+            /**
+             * Api Key Id
+             * @description Or the id of the person who was signed in
+             */
+            api_key_id: string | null;
+            /** Api Key Name */
+            api_key_name: string | null;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Calls */
+            calls: number;
+            /** Code */
+            code: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Last At
+             * @description null: it is a single call
+             */
+            last_at: string | null;
+            /** Message */
+            message: string;
+            /**
+             * Model
+             * @description As the client asked for it
+             */
+            model: string | null;
+            /**
+             * Object
+             * @default rejected_call
+             * @constant
+             */
+            object: "rejected_call";
+            /**
+             * Param
+             * @description The field that was wrong
+             */
+            param: string | null;
+            /**
+             * Request Id
+             * @description The x-request-id of the answer
+             */
+            request_id: string | null;
+            /** Route */
+            route: string;
+            /** Status */
+            status: number;
+            /**
+             * Tenant Id
+             * @description null: no valid key came with it
+             */
+            tenant_id: string | null;
+            /** Tenant Name */
+            tenant_name: string | null;
+        };
+        /** RejectedCallPage */
+        RejectedCallPage: {
+            /** Data */
+            data: components["schemas"]["RejectedCall"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
         /** ReplicaView */
         ReplicaView: {
             /** Adapters */
@@ -8827,6 +8996,11 @@ export interface components {
             amount: string | null;
             /** Api Key Id */
             api_key_id: string | null;
+            /**
+             * Api Key Name
+             * @description null: a person was signed in
+             */
+            api_key_name: string | null;
             /**
              * Arrived At
              * Format: date-time
@@ -8887,6 +9061,8 @@ export interface components {
             status: "completed" | "aborted" | "failed";
             /** Tenant Id */
             tenant_id: string;
+            /** Tenant Name */
+            tenant_name: string | null;
             /**
              * Ttft Ms
              * @description null: it ended before its first token
@@ -13098,6 +13274,54 @@ export interface operations {
             };
         };
     };
+    rejections_list_tenants_rejected_calls: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Id of the key */
+                api_key?: string | null;
+                /** @description Such as rate_limit_exceeded */
+                code?: string | null;
+                /** @description Before this */
+                end?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description From here on */
+                start?: string | null;
+                /** @description 429, or 4xx or 5xx */
+                status?: string | null;
+                /** @description Whose (id); empty: of calls without a valid key */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RejectedCallPage"];
+                };
+            };
+        };
+    };
     receipts_list_tenants_requests: {
         parameters: {
             query?: {
@@ -13130,7 +13354,7 @@ export interface operations {
                 /** @description An answer's id, or an x-request-id; nothing else is asked then */
                 q?: string | null;
                 /** @description In another order than by time: of 31 days, unless `start` is named */
-                sort?: "newest" | "-queue" | "-ttft" | "-duration" | "-cost";
+                sort?: "newest" | "-queue" | "-ttft" | "-tpot" | "-duration" | "-cost";
                 /** @description Ended from here on */
                 start?: string | null;
                 /** @description Of the worst of its sequences */
@@ -14658,6 +14882,39 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Joined"];
+                };
+            };
+        };
+    };
+    auth_look_at_invitation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InvitationToken"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Invited"];
                 };
             };
         };
@@ -17199,6 +17456,52 @@ export interface operations {
             };
         };
     };
+    rejections_list_rejected_calls: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Id of the key */
+                api_key?: string | null;
+                /** @description Such as rate_limit_exceeded */
+                code?: string | null;
+                /** @description Before this */
+                end?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description From here on */
+                start?: string | null;
+                /** @description 429, or 4xx or 5xx */
+                status?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RejectedCallPage"];
+                };
+            };
+        };
+    };
     receipts_list_requests: {
         parameters: {
             query?: {
@@ -17231,7 +17534,7 @@ export interface operations {
                 /** @description An answer's id, or an x-request-id; nothing else is asked then */
                 q?: string | null;
                 /** @description In another order than by time: of 31 days, unless `start` is named */
-                sort?: "newest" | "-queue" | "-ttft" | "-duration" | "-cost";
+                sort?: "newest" | "-queue" | "-ttft" | "-tpot" | "-duration" | "-cost";
                 /** @description Ended from here on */
                 start?: string | null;
                 /** @description Of the worst of its sequences */

@@ -3,19 +3,31 @@
  * and by other tabs of the same browser, which share its cookie.
  */
 
-/** over: nobody is signed in any more. changed: somebody is, perhaps as somebody else. */
-export type SessionSignal = "over" | "changed";
+/**
+ * over: nobody is signed in any more. changed: somebody is, perhaps as somebody else. suspended: the
+ * tenant that is looked at is.
+ */
+export type SessionSignal = "over" | "changed" | "suspended";
 
 type Listener = (signal: SessionSignal) => void;
 
 const listeners = new Set<Listener>();
 const CHANNEL = "tenora.session";
+const SUSPENDED = "tenant_suspended";
 const LOST_PLACE = new Set(["no_membership", "not_a_member"]);
 
 /** Calls the listeners of this tab where an answer says that the session is not what it was. */
 export function noticeAnswer(status: number, code: string | null): void {
   const signal =
-    status === 401 ? "over" : status === 403 && LOST_PLACE.has(code ?? "") ? "changed" : null;
+    status === 401
+      ? "over"
+      : status !== 403
+        ? null
+        : code === SUSPENDED
+          ? "suspended"
+          : LOST_PLACE.has(code ?? "")
+            ? "changed"
+            : null;
   if (signal !== null) for (const listener of listeners) listener(signal);
 }
 

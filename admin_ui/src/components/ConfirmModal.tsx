@@ -9,6 +9,8 @@ interface ConfirmModalProps {
   confirm: string;
   children: ReactNode;
   busy: boolean;
+  /** Whether what has to be said first was said. */
+  isAllowed?: boolean;
   error: unknown;
   onConfirm: () => void;
   onClose: () => void;
@@ -30,7 +32,12 @@ export function ConfirmModal(props: ConfirmModalProps) {
           <Button variant="default" onClick={props.onClose} data-autofocus>
             Cancel
           </Button>
-          <Button color="red" loading={props.busy} onClick={props.onConfirm}>
+          <Button
+            color="red"
+            loading={props.busy}
+            disabled={props.isAllowed === false}
+            onClick={props.onConfirm}
+          >
             {props.confirm}
           </Button>
         </Group>

@@ -11,11 +11,11 @@ interface ScrollableProps {
 }
 
 /**
- * A region with a name that scrolls within itself, and so can be reached by keyboard. Where there is
+ * A group with a name that scrolls within itself, and so can be reached by keyboard. Where there is
  * more to the right its edge fades; on a phone the first column of a table stays in sight.
  */
 export function Scrollable({ label, children, style, className, ref }: ScrollableProps) {
-  const box = useRef<HTMLElement>(null);
+  const box = useRef<HTMLDivElement>(null);
   const merged = useMergedRef(box, ref);
   useEffect(() => {
     const at = box.current;
@@ -33,8 +33,10 @@ export function Scrollable({ label, children, style, className, ref }: Scrollabl
     };
   }, []);
   return (
-    <section
+    // biome-ignore lint/a11y/useSemanticElements: no fieldset, and no landmark: panels are those
+    <div
       ref={merged}
+      role="group"
       aria-label={label}
       // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reached by keyboard
       tabIndex={0}
@@ -42,6 +44,6 @@ export function Scrollable({ label, children, style, className, ref }: Scrollabl
       style={style}
     >
       {children}
-    </section>
+    </div>
   );
 }

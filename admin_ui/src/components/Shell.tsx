@@ -183,10 +183,10 @@ function Whose() {
 
 /** The search itself is loaded when somebody is about to search. */
 function SearchButton() {
-  const [isOpen, { open, close }] = useDisclosure();
+  const [isOpen, { open, close, toggle }] = useDisclosure();
   const [wasOpen, setWasOpen] = useState(false);
   if (isOpen && !wasOpen) setWasOpen(true);
-  useHotkeys([["mod+K", open]], []);
+  useHotkeys([["mod+K", toggle]], []);
   const about = { onClick: open, onMouseEnter: loadSearch, onFocus: loadSearch };
   return (
     <>

@@ -3,11 +3,14 @@ import {
   formatAgo,
   formatAmount,
   formatBytes,
+  formatClock,
+  formatDate,
   formatMoney,
   formatMs,
   formatNorm,
   formatPart,
   shortDigest,
+  zoneName,
 } from "./format";
 
 describe("formatMoney", () => {
@@ -34,6 +37,16 @@ describe("formatMoney", () => {
 
   it("shows what it cannot read as it came", () => {
     expect(formatMoney("1E-7", "USD")).toBe("1E-7 USD");
+  });
+});
+
+describe("times", () => {
+  it("name the zone that they are told in", () => {
+    const zone = zoneName();
+    expect(zone).not.toBe("");
+    expect(formatDate("2026-11-26T08:14:00Z").endsWith(` ${zone}`)).toBe(true);
+    expect(formatDate(1_795_680_840)).toBe(formatDate("2026-11-26T08:14:00Z"));
+    expect(formatClock(1_795_680_840)).toMatch(/^\d\d:\d\d:00 /);
   });
 });
 

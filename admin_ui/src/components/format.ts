@@ -77,9 +77,31 @@ export function formatAmount(amount: string): string {
   return `${sign}${grouped}.${fraction.replace(/0+$/, "").padEnd(2, "0")}`;
 }
 
+const MOMENT = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric",
+  month: "short",
+  year: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+  timeZoneName: "short",
+});
+
+/** A moment with the zone that it is told in, the browser's: "26 Nov 2026, 08:14 UTC". */
 export function formatDate(value: string | number): string {
-  const date = typeof value === "number" ? new Date(value * 1000) : new Date(value);
-  return date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+  return MOMENT.format(typeof value === "number" ? value * 1000 : new Date(value));
+}
+
+const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "long" });
+
+/** "08:14:07 UTC" */
+export function formatClock(value: number | Date): string {
+  return CLOCK.format(typeof value === "number" ? value * 1000 : value);
+}
+
+/** The browser's time zone as times name it: "UTC", "CET". For the head of a column of times. */
+export function zoneName(): string {
+  const parts = MOMENT.formatToParts(new Date());
+  return parts.find(({ type }) => type === "timeZoneName")?.value ?? "";
 }
 
 /** To the second, with its zone: for logs, where the order of things matters. */

@@ -6,8 +6,10 @@ import {
   type CardProps,
   type CSSVariablesResolver,
   createTheme,
+  type DrawerProps,
   type MantineColorsTuple,
   type ModalProps,
+  type NotificationProps,
   type TableProps,
   type TooltipProps,
 } from "@mantine/core";
@@ -42,12 +44,22 @@ export const cssVariables: CSSVariablesResolver = () => {
     light[`${name}-light`] = `color-mix(in srgb, var(${name}-6) 11%, transparent)`;
     light[`${name}-light-hover`] = `color-mix(in srgb, var(${name}-6) 16%, transparent)`;
     light[`${name}-light-color`] = `color-mix(in srgb, var(${name}-9) 74%, black)`;
+    light[`${name}-text`] = `var(${name}-light-color)`; // Mantine's own has 3.3 to 1 on white
     dark[`${name}-light`] = `color-mix(in srgb, var(${name}-5) 16%, transparent)`;
     dark[`${name}-light-hover`] = `color-mix(in srgb, var(${name}-5) 22%, transparent)`;
     dark[`${name}-light-color`] = `var(${name}-3)`;
+    dark[`${name}-text`] = `var(${name}-light-color)`;
   }
+  light["--mantine-color-error"] = "var(--mantine-color-red-text)";
+  dark["--mantine-color-error"] = "var(--mantine-color-red-text)";
   return { variables: {}, light, dark };
 };
+
+/** Of dialogs, panels and messages that are closed by a cross. */
+const CLOSE = { "aria-label": "Close" } as const;
+
+/** A dialog's head is no second banner of the page. */
+const NO_BANNER = { header: { role: "presentation" } } as const;
 
 function usually<Props>(defaultProps: Partial<Props>) {
   return { defaultProps };
@@ -75,8 +87,12 @@ export const theme = createTheme({
     },
     Button: usually<ButtonProps>({ fw: 550 }),
     Card: usually<CardProps>({ withBorder: true, padding: "lg" }),
+    Drawer: usually<DrawerProps>({ closeButtonProps: CLOSE, attributes: NO_BANNER }),
+    Notification: usually<NotificationProps>({ closeButtonProps: CLOSE }),
     Modal: usually<ModalProps>({
       centered: true,
+      closeButtonProps: CLOSE,
+      attributes: NO_BANNER,
       overlayProps: { backgroundOpacity: 0.45, blur: 2 },
     }),
     Table: usually<TableProps>({ verticalSpacing: "sm", horizontalSpacing: "lg" }),

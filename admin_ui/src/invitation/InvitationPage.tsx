@@ -1,10 +1,11 @@
 /** Where the link of an invitation leads: sign in, then join. */
 
 import { Button, Card, Center, Stack, Text, Title } from "@mantine/core";
-import { useMutation } from "@tanstack/react-query";
-import { required } from "../api/client";
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { required, type Schemas } from "../api/client";
 import { useApi, useSession } from "../api/context";
 import { loadSession } from "../api/session";
+import { formatDate } from "../components/format";
 import { Logo } from "../components/Logo";
 import { ErrorState } from "../components/states";
 import { loginUrl, useProvider } from "../signin/methods";
@@ -26,6 +27,14 @@ export default function InvitationPage({ token, onDone }: { token: string; onDon
       if (now) signIn(now);
     },
   });
+  const offer = useQuery({
+    queryKey: ["invitation", token],
+    queryFn: async () => {
+      const { data } = await client.POST("/auth/invitations/look", { body: { token } });
+      return required(data);
+    },
+    retry: false,
+  });
   function leave() {
     forgetInvitation();
     onDone();
@@ -38,7 +47,10 @@ export default function InvitationPage({ token, onDone }: { token: string; onDon
           <Title order={1} size="h2">
             You are invited
           </Title>
-          {session?.isPerson ? (
+          {offer.data && <Offer of={offer.data} />}
+          {offer.error ? (
+            <ErrorState title="This invitation cannot be used" error={offer.error} />
+          ) : session?.isPerson ? (
             <>
               <Text size="sm">You are signed in as {session.who}.</Text>
               {join.error ? <ErrorState error={join.error} /> : null}
@@ -60,10 +72,19 @@ export default function InvitationPage({ token, onDone }: { token: string; onDon
             </>
           )}
           <Button variant="default" onClick={leave}>
-            Not now
+            Cancel
           </Button>
         </Stack>
       </Card>
     </Center>
+  );
+}
+
+function Offer({ of: { tenant_name, role, expires_at } }: { of: Schemas["Invited"] }) {
+  return (
+    <Text size="sm">
+      To join <strong>{tenant_name ?? "the operators of this server"}</strong> with the role{" "}
+      <strong>{role}</strong>. The invitation expires on {formatDate(expires_at)}.
+    </Text>
   );
 }

@@ -9,6 +9,7 @@ const PATHS: Record<string, readonly string[]> = {
   rollouts: ["/aliases", "/rollouts", "/v1/adapters/{name}"],
   evaluations: ["/v1/evaluations"],
   requests: ["/v1/requests"],
+  rejections: ["/v1/rejected_calls"],
   service: ["/v1/timeseries"],
   usage: ["/v1/usage", "/v1/costs", "/v1/limits", "/v1/forecast"],
   invoices: ["/invoices", "/ledger", "/balances"],

@@ -40,7 +40,7 @@ export function Charges({ receipt }: { receipt: Receipt }) {
               <Table.Th ta="right" data-testid="amount">
                 {formatMoney(receipt.amount, receipt.currency)}
               </Table.Th>
-              <Table.Th />
+              <Table.Td />
             </Table.Tr>
           </Table.Tfoot>
         )}

@@ -4,9 +4,10 @@ import { Anchor, Text } from "@mantine/core";
 import { useCallback, useMemo } from "react";
 import { Link, useNavigate } from "react-router";
 import { type Column, DataTable } from "../components/DataTable";
-import { formatCount, formatMs } from "../components/format";
+import { formatCount, formatMs, zoneName } from "../components/format";
 import { Money } from "../components/Money";
-import type { RequestItem } from "./model";
+import { TenantName } from "../components/TenantName";
+import { type RequestItem, tpotOf } from "./model";
 import { StatusBadge } from "./StatusBadge";
 
 interface RequestTableProps {
@@ -35,7 +36,7 @@ export function RequestTable({ requests, tenants, addressOf, ...more }: RequestT
       rows={requests}
       rowKey={({ id }) => id}
       onRow={open}
-      minWidth={tenants ? 1000 : 940}
+      minWidth={tenants ? 1120 : 1000}
       rowHeight={40}
       maxHeight="calc(100dvh - 300px)"
       {...more}
@@ -52,12 +53,14 @@ function columnsOf(
   const tenant: Column<RequestItem> = {
     key: "tenant",
     header: "Tenant",
-    cell: (each) => tenants?.get(each.tenant_id) ?? each.tenant_id,
+    cell: (each) => (
+      <TenantName id={each.tenant_id} name={each.tenant_name ?? tenants?.get(each.tenant_id)} />
+    ),
   };
   return [
     {
       key: "ended",
-      header: "Ended",
+      header: `Ended (${zoneName()})`,
       cell: (each) => (
         <Anchor component={Link} to={addressOf(each.id)} size="sm" title={each.id}>
           {moment(each.finished_at)}
@@ -101,6 +104,16 @@ function columnsOf(
       ...right,
       sort: "-ttft",
       cell: (each) => (each.ttft_ms === null ? "–" : formatMs(each.ttft_ms)),
+    },
+    {
+      key: "tpot",
+      header: "TPOT",
+      ...right,
+      sort: "-tpot",
+      cell: (each) => {
+        const tpot = each.sequences === 1 ? tpotOf(each) : null;
+        return tpot === null ? "–" : formatMs(tpot);
+      },
     },
     {
       key: "duration",

@@ -12,7 +12,7 @@ export type Query = NonNullable<paths["/v1/requests"]["get"]["parameters"]["quer
 const TEXTS = ["adapter", "class", "api_key", "kind", "min_cost", "max_cost"] as const;
 const NUMBERS = ["min_queue_ms", "min_ttft_ms", "min_duration_ms"] as const;
 export const STATUSES = ["completed", "aborted", "failed"] as const;
-export const SORTS = ["newest", "-queue", "-ttft", "-duration", "-cost"] as const;
+export const SORTS = ["newest", "-queue", "-ttft", "-tpot", "-duration", "-cost"] as const;
 export const FINISHES = ["stop", "length", "abort", "error"] as const;
 export const SPANS_S = { "1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000 } as const;
 export type Span = keyof typeof SPANS_S;
@@ -105,6 +105,12 @@ export function lanesOf(receipt: Receipt): Lane[] {
 /** When the slowest sequence ended, in ms from when the first one came; never 0. */
 export function lengthOf(lanes: readonly Lane[]): number {
   return Math.max(...lanes.map(({ fromMs, totalMs }) => fromMs + totalMs), 0.001);
+}
+
+/** Milliseconds between two output tokens; null of fewer. */
+export function tpotOf({ ttft_ms, duration_ms, output_tokens }: RequestItem): number | null {
+  if (ttft_ms === null || output_tokens < 2) return null;
+  return Math.max(duration_ms - ttft_ms, 0) / (output_tokens - 1);
 }
 
 /** Output tokens a second while it decoded; null where that says nothing. */

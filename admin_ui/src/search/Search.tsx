@@ -1,7 +1,7 @@
 /** Finds pages by name and things by what they are called, from anywhere by Ctrl-K. */
 
 import { Combobox, Group, Loader, Modal, Text, TextInput, useCombobox } from "@mantine/core";
-import { useDebouncedValue } from "@mantine/hooks";
+import { useDebouncedValue, useHotkeys } from "@mantine/hooks";
 import { IconSearch } from "@tabler/icons-react";
 import { useEffect, useState } from "react";
 import { useNavigate } from "react-router";
@@ -42,6 +42,8 @@ function Finder({ onDone }: { onDone: () => void }) {
   const [asked] = useDebouncedValue(typed, PAUSE_MS);
   const found = useSearch(asked);
   const combobox = useCombobox({ opened: true });
+  // The list of what is found takes Escape for itself, and never closes.
+  useHotkeys([["Escape", onDone]], []);
   const pages: Hit[] = routesOf(session?.place ?? null)
     .filter(({ path, label }) => !path.includes(":") && fits(label, typed))
     .map(({ path, label, menu }) => ({ id: path, label, note: menu?.group ?? "", to: path }));

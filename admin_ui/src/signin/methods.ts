@@ -30,6 +30,7 @@ const NEXT_LENGTH_MAX = 500;
 const FAILURES: Record<string, string> = {
   sign_in_not_begun: "The sign-in took too long, or was begun in another window. Try again.",
   sign_in_refused: "The provider did not confirm who you are. Try again, or ask the operator.",
+  sign_in_not_set_up: "No sign-in provider is set up on this server. Sign in with a key.",
   sign_in_unavailable: "The sign-in provider cannot be reached now. Try again in a minute.",
 };
 

@@ -350,10 +350,8 @@ class MemoryManager:
 
     def compete(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether the KV of `other` lies where pages could help the sequence."""
-        if not self._partitions.has_tenants:
-            return True
-        own, its = self._own(sequence), self._own(other)
-        return self._partitions.compete(own, its, self._lacks(sequence))
+        own, its, lacks = self._own(sequence), self._own(other), self._lacks(sequence)
+        return not self._partitions.has_tenants or self._partitions.compete(own, its, lacks)
 
     def competes_with_any(self, sequence: Sequence, others: Collection[Sequence]) -> bool:
         """Whether one of `others` could be helped by pages that the sequence has or asks for."""

@@ -1,5 +1,6 @@
-"""How the API's answers are counted: by minute, tenant, class and HTTP status, in each process, and
-from there in Redis, where the sampler finds those of all. It knows statuses, not why they were."""
+"""How the answers of inference are counted: by minute, tenant, class and HTTP status, in each
+process, and from there in Redis, where the sampler finds those of all. It knows statuses, not why
+they were."""
 
 from __future__ import annotations
 
@@ -14,18 +15,23 @@ from redis.exceptions import RedisError
 from starlette.types import Scope
 
 from tenora_platform.contexts import TenantContext
+from tenora_platform.edge import is_inference
 
 MINUTE_S = 60
 _KEY = "tenora:answers:"  # hash of one minute: tenant|class|status -> how many
 _KEPT_S = 86_400
 _EVERY_S = 2.0
 _WAITING_MAX = 20_000  # while Redis is away; what is more is not counted
-_WATCHING = ("/v1/timeseries", "/v1/events/stream")
-"""Who looks at the history must not be in it, or an open page would see itself for ever."""
 _log = structlog.get_logger(__name__)
 
 Answers = Mapping[tuple[str, str], Mapping[str, int]]
 """(tenant's id or "", class) -> status -> how many, of one minute."""
+
+
+def tenant_of(scope: Scope) -> TenantContext | None:
+    """Who asked, as far as it came to be known."""
+    known = scope["state"].get("before_body", {}).values()
+    return next((each for each in known if isinstance(each, TenantContext)), None)
 
 
 class AnswerCounts:
@@ -36,12 +42,11 @@ class AnswerCounts:
         self._waiting: Counter[tuple[int, str]] = Counter()
 
     def note(self, scope: Scope, status: int) -> None:
-        """An answer has ended: of the tenants' API, it is counted."""
-        path = scope["path"]
-        if not path.startswith("/v1/") or path in _WATCHING:
+        """An answer has ended: one of inference is counted. A page that is open, or a program that
+        lists its adapters, is no part of how requests were served."""
+        if not is_inference(scope):
             return
-        known = scope["state"].get("before_body", {}).values()
-        tenant = next((each for each in known if isinstance(each, TenantContext)), None)
+        tenant = tenant_of(scope)
         whose = "|" if tenant is None else f"{tenant.tenant_id}|{tenant.plan.sla_class}"
         key = int(time.time()) // MINUTE_S * MINUTE_S, f"{whose}|{status}"
         if key in self._waiting or len(self._waiting) < _WAITING_MAX:

@@ -21,7 +21,6 @@ def admitted(scope: Scope) -> BeforeBody[TenantContext]:
     is away; 429 for limits and budget."""
     scoped_tenant = require_scope(scope)
 
-    @BeforeBody
     async def admitted_tenant(request: Request) -> TenantContext:
         tenant = await scoped_tenant(request)
         state = await get_state(request)
@@ -33,4 +32,4 @@ def admitted(scope: Scope) -> BeforeBody[TenantContext]:
         await state.budgets.admit(tenant)
         return tenant
 
-    return admitted_tenant
+    return BeforeBody(admitted_tenant, admits=True)

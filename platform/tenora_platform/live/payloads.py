@@ -10,16 +10,17 @@ from typing import Any
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
+from tenora_engine.telemetry import OTHER
 from tenora_platform.errors import UnavailableError
 from tenora_platform.live.sources import Source
 from tenora_platform.memory.live import EVERY_S, pages
-from tenora_platform.operations.service import process_view, warnings_of
+from tenora_platform.operations.service import ENGINE, failing, process_view, told_warnings
 from tenora_platform.state import AppState, answered, not_ready_reason
 
 
 def engine(state: AppState) -> Callable[[], Awaitable[dict[str, Any]]]:
     """`engine`: what runs and waits now, tokens a second since the last time, pages by kind. While
-    it does not serve: `ready` false and why."""
+    it does not serve: `ready` false, why, and since when."""
     before: tuple[float, EngineStats] | None = None
 
     async def sample() -> dict[str, Any]:
@@ -33,7 +34,8 @@ def engine(state: AppState) -> Callable[[], Awaitable[dict[str, Any]]]:
             stats, reason = None, error.message
         if stats is None:
             before = None
-            return {"at": time.time(), "ready": False, "reason": reason}
+            since_s = state.since.known.get(ENGINE)
+            return {"at": time.time(), "ready": False, "reason": reason, "since": since_s}
         now_s = time.monotonic()
         rates = _rates(before, (now_s, stats))
         before = (now_s, stats)
@@ -45,10 +47,13 @@ def engine(state: AppState) -> Callable[[], Awaitable[dict[str, Any]]]:
 def _now(stats: EngineStats) -> dict[str, Any]:
     waiting: Counter[str] = Counter()
     oldest: dict[str, float] = {}
+    whose: dict[str, str] = {}
     for queue in stats.telemetry.queues:
         waiting[queue.service_class] += queue.waiting
         name = queue.service_class
-        oldest[name] = max(oldest.get(name, 0.0), queue.oldest_wait_s)
+        if queue.oldest_wait_s >= oldest.get(name, 0.0):
+            oldest[name] = queue.oldest_wait_s
+            whose[name] = "" if queue.tenant == OTHER else queue.tenant
     pool = stats.pool
     return {
         "running": stats.running,
@@ -56,6 +61,7 @@ def _now(stats: EngineStats) -> dict[str, Any]:
         "waiting_by_class": dict(waiting),
         "oldest_wait_s": max(oldest.values(), default=0.0),
         "oldest_wait_s_by_class": oldest,
+        "oldest_wait_tenant_by_class": whose,
         "last_step_ms": stats.last_step_ms,
         "pool": {
             "total": pool.total_pages,
@@ -89,16 +95,21 @@ def _rates(before: tuple[float, EngineStats] | None, now: tuple[float, EngineSta
 
 def processes(state: AppState) -> Callable[[], Awaitable[dict[str, Any] | None]]:
     """`processes`: who lives, with what fails and how often its parts were started again, and the
-    warnings of /readyz; when any of it has changed."""
+    warnings of /readyz; of both since when. When any of it has changed."""
     before: object = None
 
     async def sample() -> dict[str, Any] | None:
         nonlocal before
         others = state.presence.others
+        times = state.since.known
         found = {
             "known": others is not None,
             "processes": [process_view(each).model_dump(mode="json") for each in others or []],
-            "warnings": warnings_of(state),
+            "warnings": [
+                {"about": each.about, "text": each.text, "since": times.get(each.key)}
+                for each in told_warnings(state)
+            ],
+            "since": {name: times.get(name) for name in failing(state)},
         }
         if found == before:
             return None

@@ -22,6 +22,7 @@ TOPICS = frozenset(
         "prices",
         "processes",
         "reconciliation",
+        "rejections",
         "requests",
         "rollouts",
         "service",
@@ -35,7 +36,9 @@ TOPICS = frozenset(
     }
 )
 
-BUSY = frozenset({"audit", "events", "requests", "service", "usage", "waits", "webhooks"})
+BUSY = frozenset(
+    {"audit", "events", "rejections", "requests", "service", "usage", "waits", "webhooks"}
+)
 """They change with every request, or nearly; listeners are told seldom."""
 
 SHARED = frozenset({"plans", "prices"})
@@ -72,6 +75,7 @@ BY_TABLE: Mapping[str, frozenset[str]] = {
         "reconciled_days": "reconciliation",
         "canary_rounds": "reconciliation",
         "kept_contents": "requests",
+        "rejected_calls": "rejections",
         "usage_events": "requests usage",
         "occupancy_events": "usage",
         "tenant_settings": "settings",

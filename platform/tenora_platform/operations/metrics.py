@@ -101,6 +101,12 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.rejected_calls_lost = Counter(
+            "tenora_rejected_calls_lost",
+            "Calls that were answered with an error and are not in the list of rejected calls",
+            ["reason"],
+            registry=self.registry,
+        )
         self.usage_copies = Counter(
             "tenora_usage_copies",
             "Copies of usage records that were stored for want of the engine's own, or given up",

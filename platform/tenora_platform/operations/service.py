@@ -3,7 +3,10 @@ namespace is whose; it changes nothing."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -80,21 +83,60 @@ def process_view(process: Process) -> ProcessView:
     )
 
 
-def warnings_of(state: AppState) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Warning:
+    """`about`: what it is to be looked at on."""
+
+    about: Literal["unbilled", "books", "store", "workers"]
+    text: str
+
+    @property
+    def key(self) -> str:
+        """The same while nothing but a count in its text changes."""
+        return f"{self.about}:{re.sub(r'[0-9]+', '#', self.text)[:200]}"
+
+
+def told_warnings(state: AppState) -> list[Warning]:
     """What does not keep requests from being served, of any process, and wants looking at."""
     presence = state.presence
-    warnings = unbilled_warnings(*(state.unbilled.counted or presence.unbilled or (0, 0)))
-    warnings += proof_warnings(state.proof.told or presence.proof)
-    warnings += store_warnings(state.store.told or presence.store)
+    counted = state.unbilled.counted or presence.unbilled or (0, 0)
+    workers = []
     if presence.workers_missing:
-        warnings.append(
+        workers.append(
             "No worker is running: uploads are not checked, and usage waits to be stored."
         )
     for each in presence.others or []:
         if each.role == "worker":
             failing = ", ".join(f"{work} ({why})" for work, why in sorted(each.outages.items()))
-            warnings += [f"The worker on {each.host} fails at: {failing}"] if failing else []
-    return warnings
+            workers += [f"The worker on {each.host} fails at: {failing}"] if failing else []
+    return [
+        *(Warning("unbilled", text) for text in unbilled_warnings(*counted)),
+        *(Warning("books", text) for text in proof_warnings(state.proof.told or presence.proof)),
+        *(Warning("store", text) for text in store_warnings(state.store.told or presence.store)),
+        *(Warning("workers", text) for text in workers),
+    ]
+
+
+ENGINE, REDIS = "engine", "redis"
+
+
+def failing(state: AppState) -> list[str]:
+    """By key: the work of any process that fails, Redis where it does not answer."""
+    others = state.presence.others
+    if others is None:
+        return [REDIS]
+    return [f"{each.id} {work}" for each in others for work in each.outages]
+
+
+def wrong(state: AppState) -> list[str]:
+    """By key, all that an operator should look at: of each it is kept since when."""
+    engine = [] if state.engine.ready else [ENGINE]
+    return [*engine, *failing(state), *(each.key for each in told_warnings(state))]
+
+
+def warnings_of(state: AppState) -> list[str]:
+    """The same, in words alone."""
+    return [each.text for each in told_warnings(state)]
 
 
 async def _owners(session: AsyncSession, state: AppState) -> dict[str, list[TenantRow]]:

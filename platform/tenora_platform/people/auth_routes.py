@@ -29,6 +29,7 @@ from tenora_platform.people.cookies import (
 from tenora_platform.people.oidc import FLOW_S, Provider
 from tenora_platform.people.schemas import (
     InvitationToken,
+    Invited,
     Joined,
     KeySignIn,
     SessionItem,
@@ -40,7 +41,7 @@ from tenora_platform.people.schemas import (
 from tenora_platform.people.sessions import COOKIE, Origin, SignedIn
 from tenora_platform.people.views import session_view
 from tenora_platform.schemas import Deleted
-from tenora_platform.state import AppState, State, get_state, state_of
+from tenora_platform.state import AppState, State, state_of
 
 router = APIRouter(prefix="/auth", tags=["auth"], route_class=EdgeRoute)
 FLOW_COOKIE = "tenora_sign_in"
@@ -76,10 +77,9 @@ async def from_our_pages(request: Request) -> None:
         )
 
 
-@BeforeBody
-async def current_provider(request: Request) -> Provider:
+def provider_of(state: AppState) -> Provider:
     """Raises NotFoundError where people do not sign in by one."""
-    provider = (await get_state(request)).provider
+    provider = state.provider
     if provider is None:
         raise NotFoundError(
             "No sign-in provider is set up on this server; sign in with a key.",
@@ -88,8 +88,14 @@ async def current_provider(request: Request) -> Provider:
     return provider
 
 
+def told_to_a_person(request: Request, error: ApiError) -> Response:
+    """Back to the portal, which has words for it; to a program the error itself."""
+    if "text/html" not in request.headers.get("accept", ""):
+        raise error
+    return RedirectResponse(f"/?sign_in={quote(error.code or 'failed')}", 303)
+
+
 CurrentSession = Annotated[Current, Depends(current_session)]
-CurrentProvider = Annotated[Provider, Depends(current_provider)]
 
 
 @router.get("/methods")
@@ -100,14 +106,19 @@ async def get_methods(state: State) -> SignInMethods:
 
 @router.get("/login", response_class=RedirectResponse, status_code=302)
 async def login(
-    provider: CurrentProvider,
+    request: Request,
     state: State,
     next: Annotated[str, Query(description="The page to come back to", max_length=500)] = "/",
 ) -> Response:
     """To the provider's sign-in. `next` is a page of ours, such as /usage."""
-    if not is_local(next):
-        raise BadRequestError("next must be a path of this server, such as /usage.", param="next")
-    url, kept = await provider.begin(next)
+    try:
+        if not is_local(next):
+            raise BadRequestError(
+                "next must be a path of this server, such as /usage.", param="next"
+            )
+        url, kept = await provider_of(state).begin(next)
+    except ApiError as error:
+        return told_to_a_person(request, error)
     response = RedirectResponse(url, 302)
     response.set_cookie(
         FLOW_COOKIE,
@@ -122,15 +133,12 @@ async def login(
 
 
 @router.get("/callback", response_class=RedirectResponse, status_code=303)
-async def callback(request: Request, provider: CurrentProvider, state: State) -> Response:
+async def callback(request: Request, state: State) -> Response:
     """Where the provider sends the browser back to."""
     try:
-        response = await _come_back(request, provider, state)
+        response = await _come_back(request, provider_of(state), state)
     except ApiError as error:
-        if "text/html" not in request.headers.get("accept", ""):
-            raise
-        # A person looks at this: the portal has words for it.
-        response = RedirectResponse(f"/?sign_in={quote(error.code or 'failed')}", 303)
+        response = told_to_a_person(request, error)
     response.delete_cookie(FLOW_COOKIE, path=_CALLBACK, httponly=True, samesite="lax")
     return response
 
@@ -216,6 +224,13 @@ async def end_session(session_id: str, current: CurrentSession, state: State) ->
         await _note_end(state, session, current.signed, session_id)
         await state.auth.commit_change(session)
     return Deleted(id=session_id, object="session")
+
+
+@router.post("/invitations/look")
+async def look_at_invitation(body: InvitationToken, state: State) -> Invited:
+    """Where the link's token leads, for whoever has the link: before they sign in."""
+    async with state.db.admin_session() as session:
+        return await service.invited(session, state.secret, body.token)
 
 
 @router.post("/invitations/accept")

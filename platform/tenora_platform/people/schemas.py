@@ -88,6 +88,15 @@ class NewInvitation(Invitation):
     link: str
 
 
+class Invited(Item):
+    """`tenant_name` null: among the operator's people."""
+
+    object: Literal["invitation.offer"] = "invitation.offer"
+    tenant_name: str | None
+    role: MemberRole | Role
+    expires_at: datetime
+
+
 class Joined(Item):
     object: Literal["membership"] = "membership"
     tenant_id: str | None

@@ -18,6 +18,7 @@ from tenora_platform.people import repository
 from tenora_platform.people.schemas import (
     Invitation,
     InvitationCreate,
+    Invited,
     Joined,
     MemberOut,
     NewInvitation,
@@ -25,6 +26,7 @@ from tenora_platform.people.schemas import (
 )
 from tenora_platform.people.tables import InvitationRow, MembershipRow, PersonRow
 from tenora_platform.secret import ServerSecret
+from tenora_platform.tenants.tables import TenantRow
 
 
 class MemberService:
@@ -152,12 +154,23 @@ class MemberService:
         )
 
 
-async def accept(
-    session: AsyncSession, audit: AuditLog, secret: ServerSecret, person_id: str, token: str
-) -> Joined:
-    """The person joins, in the operator's session. Raises BadRequestError for a link that is not,
-    or not any more, good; ForbiddenError for one that is somebody else's; ConflictError for who
-    belongs there already."""
+async def invited(session: AsyncSession, secret: ServerSecret, token: str) -> Invited:
+    """What an invitation offers, in the operator's session. Raises BadRequestError for a link that
+    is not, or not any more, good."""
+    row = await _open_invitation(session, secret, token)
+    tenant = None if row.tenant_id is None else await session.get_one(TenantRow, row.tenant_id)
+    return Invited.model_validate(
+        {
+            "tenant_name": None if tenant is None else tenant.name,
+            "role": row.role,
+            "expires_at": row.expires_at,
+        }
+    )
+
+
+async def _open_invitation(
+    session: AsyncSession, secret: ServerSecret, token: str
+) -> InvitationRow:
     row = await repository.invitation_of_hash(session, hash_of(secret, token))
     if row is None or row.used_at is not None or row.expires_at <= datetime.now(UTC):
         raise BadRequestError(
@@ -165,6 +178,16 @@ async def accept(
             code="invitation_over",
             param="token",
         )
+    return row
+
+
+async def accept(
+    session: AsyncSession, audit: AuditLog, secret: ServerSecret, person_id: str, token: str
+) -> Joined:
+    """The person joins, in the operator's session. Raises BadRequestError for a link that is not,
+    or not any more, good; ForbiddenError for one that is somebody else's; ConflictError for who
+    belongs there already."""
+    row = await _open_invitation(session, secret, token)
     person = await session.get_one(PersonRow, person_id)
     if row.email is not None and not _is_email(person, row.email):
         raise ForbiddenError(

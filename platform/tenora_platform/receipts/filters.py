@@ -31,7 +31,7 @@ from tenora_platform.usage.tables import UsageEventRow, UsageSeriesRow
 
 Status = Literal["completed", "aborted", "failed"]
 FinishReason = Literal["stop", "length", "abort", "error"]
-Sort = Literal["newest", "-queue", "-ttft", "-duration", "-cost"]
+Sort = Literal["newest", "-queue", "-ttft", "-tpot", "-duration", "-cost"]
 REASONS: dict[Status, tuple[FinishReason, ...]] = {
     "completed": ("stop", "length"),
     "aborted": ("abort",),

@@ -27,11 +27,20 @@ _COLUMNS: Mapping[Sort, str] = {
 }
 
 
+def _of(sort: Sort, event: Any) -> ColumnElement[Any]:
+    """What one sequence counts by."""
+    if sort != "-tpot":
+        found: ColumnElement[Any] = getattr(event, _COLUMNS[sort])
+        return found
+    decode_ms = event.duration_ms - event.first_token_ms
+    return cast(decode_ms / func.nullif(event.output_tokens - 1, 0), REAL)
+
+
 async def ranked(
     session: AsyncSession, looked: Looked, after: UUID | None, limit: int
 ) -> list[UUID]:
     """The greatest first, at most `limit` behind `after`; of equal ones the newest. What has no
-    first token has no place in an order by it."""
+    first token, or no second one, has no place in an order by it."""
     sort = looked.filters.sort
     rest = _rest(looked.filters)
     value = _value(sort, rest)
@@ -65,18 +74,17 @@ def _rest(filters: Filters) -> Subquery:
 
 def _total(sort: Sort, event: Any) -> ColumnElement[Any]:
     """Of several sequences."""
-    of = getattr(event, _COLUMNS[sort])
+    of = _of(sort, event)
     return func.coalesce(func.sum(of), 0) if sort == "-cost" else func.max(of)
 
 
 def _value(sort: Sort, rest: Subquery) -> ColumnElement[Any]:
-    name = _COLUMNS[sort]
     first = (
-        select(getattr(_First, name))
+        select(_of(sort, _First))
         .where(_First.request == _Event.request, _First.sequence == 0)
         .scalar_subquery()
     )
-    own = case((_Event.sequence == 0, getattr(_Event, name)), else_=first)
+    own = case((_Event.sequence == 0, _of(sort, _Event)), else_=first)
     if sort == "-cost":
         return func.coalesce(own, 0) + func.coalesce(rest.c.value, 0)
     return func.greatest(own, rest.c.value)

@@ -3,7 +3,7 @@ own sessions see their rows only; the operator's see all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.billing import repository as billing
 from tenora_platform.billing.price_lists import PriceList
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
-from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.tenants.tables import ApiKeyRow, TenantRow
 from tenora_platform.usage.ids import OTHER, request_of, request_text
 from tenora_platform.usage.tables import UnratedEventRow, UsageEventRow, UsageSeriesRow
 
@@ -119,6 +119,29 @@ async def adapters(session: AsyncSession, requests: Iterable[Request]) -> dict[s
         .where(AdapterVersionRow.id.in_(ids - {None}))
     )
     return {of: Adapter(name, number) for of, name, number in await session.execute(query)}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """By id."""
+
+    tenants: Mapping[str, str]
+    keys: Mapping[str, str]
+
+
+async def names_of(session: AsyncSession, requests: Sequence[Request]) -> Names:
+    """Of whose requests these are, and of the keys they came with, as far as the session sees."""
+    series = [event.series for each in requests for event in each.events]
+    tenants = select(TenantRow.id, TenantRow.name).where(
+        TenantRow.id.in_({each.tenant_id for each in series})
+    )
+    keys = select(ApiKeyRow.id, ApiKeyRow.name).where(
+        ApiKeyRow.id.in_({each.api_key_id for each in series} - {None})
+    )
+    return Names(
+        tenants={row.id: row.name for row in await session.execute(tenants)},
+        keys={row.id: row.name for row in await session.execute(keys)},
+    )
 
 
 async def prices(session: AsyncSession, requests: Sequence[Request]) -> dict[int, PriceList]:

@@ -92,7 +92,9 @@ class RequestItem(IdItem):
     object: Literal["request"] = "request"
     x_request_id: str | None
     tenant_id: str
+    tenant_name: str | None
     api_key_id: str | None
+    api_key_name: str | None = Field(description="null: a person was signed in")
     model: str = Field(description="As the client asked for it")
     adapter: str | None = Field(description="name@version that ran; null: the base model")
     adapter_digest: str | None

@@ -21,7 +21,7 @@ from tenora_platform.receipts.receipt import (
     content,
     status_of,
 )
-from tenora_platform.receipts.repository import Adapter, Request
+from tenora_platform.receipts.repository import Adapter, Names, Request
 from tenora_platform.receipts.schemas import RequestItem, RequestPage
 from tenora_platform.receipts.search import search
 from tenora_platform.receipts.signing import SigningKeys
@@ -110,14 +110,18 @@ async def requests_named(
 async def _page(session: AsyncSession, ids: Sequence[UUID], limit: int) -> RequestPage:
     found = await repository.load(session, ids)
     prices = await repository.prices(session, found)
-    names = await repository.adapters(session, found)
-    return RequestPage.of([_item(each, names, charges_of(each, prices)) for each in found], limit)
+    adapters = await repository.adapters(session, found)
+    names = await repository.names_of(session, found)
+    items = [_item(each, adapters, names, charges_of(each, prices)) for each in found]
+    return RequestPage.of(items, limit)
 
 
-def _item(request: Request, names: dict[str, Adapter], charges: Charges) -> RequestItem:
+def _item(
+    request: Request, adapters: dict[str, Adapter], names: Names, charges: Charges
+) -> RequestItem:
     row, of = request.events[0]
     rows = [event.row for event in request.events]
-    adapter = names.get(of.adapter_version_id or "")
+    adapter = adapters.get(of.adapter_version_id or "")
     status = status_of(request)
     reasons = {each.finish_reason for each in rows}
     first_tokens = [each.first_token_ms for each in rows if each.first_token_ms is not None]
@@ -125,7 +129,9 @@ def _item(request: Request, names: dict[str, Adapter], charges: Charges) -> Requ
         id=request.id,
         x_request_id=x_request_id_of(row.request, row.x_request_id),
         tenant_id=of.tenant_id,
+        tenant_name=names.tenants.get(of.tenant_id),
         api_key_id=of.api_key_id,
+        api_key_name=names.keys.get(of.api_key_id or ""),
         model=of.asked_model or of.model,
         adapter=f"{adapter.name}@{adapter.version}" if adapter else None,
         adapter_digest=of.adapter_digest,

@@ -15,12 +15,13 @@ from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.registry import repository as registry
 from tenora_platform.registry.repository import SERVABLE
 from tenora_platform.registry.schemas import ALIAS_NAME, Alias, AliasTarget
+from tenora_platform.registry.serving import DEFAULT_ALIAS
 from tenora_platform.registry.split import PARTS
 from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow
 from tenora_platform.rollouts import repository
 from tenora_platform.rollouts.changes import AliasWriter, Change, Targets
 from tenora_platform.rollouts.schemas import AliasChange, AliasHistory, AliasUpdate
-from tenora_platform.rollouts.tables import RolloutRow
+from tenora_platform.rollouts.tables import AliasChangeRow, RolloutRow
 from tenora_platform.state import AppState
 
 ALIASES_MAX = 64
@@ -77,11 +78,17 @@ class Aliases:
 
     async def rollback(self, name: str, alias: str, reason: str | None = None) -> Alias:
         """Back to the targets before the last change of them, at once; of a roll-out, to those
-        before it began, and it ends if it runs. Raises NotFoundError, ConflictError."""
+        before it began, and it ends if it runs. Of `prod` where there was none yet: to the active
+        version before the newest, which the name has meant so far. Raises NotFoundError,
+        ConflictError."""
         async with self.writing(name, alias) as writer:
             session, adapter = writer.session, writer.adapter
             last = await repository.last_move(session, adapter.id, alias)
             row = await writer.row()
+            if alias == DEFAULT_ALIAS and (last is None or _made_it(last)):
+                back = await self._without_alias(writer, forward=last is not None)
+                change = Change("rollback", self._tenant.actor, reason)
+                return Alias.of(name, await writer.put(change, back, row.shadow if row else None))
             if last is None or last.action in ("rollout.roll_back", "rollout.cancel"):
                 # Of a roll-out that has gone back just now, before whoever saw the same could say
                 # so: what was before that is what it went back from.
@@ -161,6 +168,19 @@ class Aliases:
                     code="invalid_value",
                 )
 
+    async def _without_alias(self, writer: AliasWriter, *, forward: bool) -> Targets:
+        """Of a name that its newest active version has served: the one before it, or (`forward`)
+        the newest again. Raises ConflictError."""
+        rows = await registry.versions_of(writer.session, [writer.adapter.id])
+        active = sorted((row.number for row in rows if row.state == "active"), reverse=True)
+        found = active[:1] if forward else active[1:2]
+        if not found:
+            raise ConflictError(
+                f"{writer.adapter.name} has no active version before the newest.",
+                code="nothing_to_roll_back",
+            )
+        return [{"version": found[0], "weight": 100}]
+
     def _nothing_before(self, row: AdapterAliasRow | None, name: str, alias: str) -> Exception:
         if row is None:
             return unknown_alias(name, alias)
@@ -169,6 +189,11 @@ class Aliases:
             "them already.",
             code="nothing_to_roll_back",
         )
+
+
+def _made_it(last: AliasChangeRow) -> bool:
+    """Whether a roll-back has made the alias, and nothing was changed since."""
+    return last.action == "rollback" and last.before is None
 
 
 def unknown_alias(name: str, alias: str) -> NotFoundError:

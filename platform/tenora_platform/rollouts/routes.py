@@ -72,7 +72,8 @@ async def roll_back_adapter_alias(
     name: str, alias: str, state: State, tenant: AdapterTenant, body: Because | None = None
 ) -> Alias:
     """Back to the targets before the last change of them, at once. Of a roll-out: to those before
-    it began; it ends if it runs."""
+    it began; it ends if it runs. Of `prod` where nobody has set it yet: to the active version
+    before the newest."""
     return await Aliases(state, tenant).rollback(name, alias, body.reason if body else None)
 
 

@@ -3,13 +3,13 @@
 import { Alert, List, Text } from "@mantine/core";
 import { IconAlertTriangle, IconShieldCheck } from "@tabler/icons-react";
 import type { Verdict } from "../../audit/queries";
-import { formatMs } from "../../components/format";
+import { formatClock, formatMs } from "../../components/format";
 import { ErrorState } from "../../components/states";
 
 export function Verification({ verdict, error }: { verdict?: Verdict; error: unknown }) {
   if (error) return <ErrorState error={error} title="The chains were not verified" />;
   if (!verdict) return null;
-  const when = `Checked at ${verdict.at.toLocaleTimeString("en-GB")}, in ${formatMs(verdict.tookMs)}.`;
+  const when = `Checked at ${formatClock(verdict.at)}, in ${formatMs(verdict.tookMs)}.`;
   if (verdict.valid)
     return (
       <Alert

@@ -24,6 +24,7 @@ import { useParam } from "../../components/SidePanel";
 import { Sparkline } from "../../components/Sparkline";
 import { Stat } from "../../components/Stat";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { TenantDot } from "../../components/TenantName";
 import { monthTitle } from "../../invoices/model";
 import {
   BUDGET_WORDS,
@@ -213,9 +214,12 @@ function ByTenant({ rows, total, sort, onSort, more }: ByTenantProps) {
       header: "Tenant",
       sort: "name",
       cell: ({ id, name }) => (
-        <Anchor component={Link} to={`/operator/tenants/${id}`} size="sm" fw={550} title={name}>
-          {name}
-        </Anchor>
+        <>
+          <TenantDot id={id} />{" "}
+          <Anchor component={Link} to={`/operator/tenants/${id}`} size="sm" fw={550} title={name}>
+            {name}
+          </Anchor>
+        </>
       ),
     },
     { key: "plan", header: "Plan", width: 110, cell: ({ plan }) => plan },

@@ -1,8 +1,7 @@
 /** Credit of all tenants: what is left of it, and every grant. */
 
-import { Anchor, Badge, SimpleGrid, Stack } from "@mantine/core";
+import { Badge, SimpleGrid, Stack } from "@mantine/core";
 import { IconCoin } from "@tabler/icons-react";
-import { Link } from "react-router";
 import { Amounts } from "../../components/Amounts";
 import { type Column, DataTable } from "../../components/DataTable";
 import { formatDate, formatMoney } from "../../components/format";
@@ -10,6 +9,7 @@ import { SearchField } from "../../components/SearchField";
 import { useParam } from "../../components/SidePanel";
 import { Stat } from "../../components/Stat";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { TenantName } from "../../components/TenantName";
 import { negated } from "../tenant/model";
 import { type AccountName, type TenantCredit, useAccounts, useCredits } from "./queries";
 
@@ -75,9 +75,7 @@ function Grants({ grants, more }: GrantsProps) {
       key: "tenant",
       header: "Tenant",
       cell: ({ tenant_id, tenant_name }) => (
-        <Anchor component={Link} to={`/operator/tenants/${tenant_id}?tab=credit`} size="sm">
-          {tenant_name}
-        </Anchor>
+        <TenantName id={tenant_id} name={tenant_name} tab="credit" />
       ),
     },
     {

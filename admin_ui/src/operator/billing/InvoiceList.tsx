@@ -9,6 +9,7 @@ import { formatDate, formatMoney } from "../../components/format";
 import { SearchField } from "../../components/SearchField";
 import { useParam } from "../../components/SidePanel";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { TenantName } from "../../components/TenantName";
 import { InvoiceBadge } from "../../invoices/InvoiceBadge";
 import { monthTitle } from "../../invoices/model";
 import { isMonth, months } from "./model";
@@ -102,11 +103,7 @@ function Rows({ invoices, hasTenant, sort, onSort, more }: RowsProps) {
   const tenant: Column<InvoiceSummary> = {
     key: "tenant",
     header: "Tenant",
-    cell: ({ tenant_id, tenant_name }) => (
-      <Anchor component={Link} to={`/operator/tenants/${tenant_id}`} size="sm">
-        {tenant_name ?? tenant_id}
-      </Anchor>
-    ),
+    cell: ({ tenant_id, tenant_name }) => <TenantName id={tenant_id} name={tenant_name} />,
   };
   const columns: Column<InvoiceSummary>[] = [
     {

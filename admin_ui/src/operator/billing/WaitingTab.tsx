@@ -9,6 +9,8 @@ import { formatCount, formatDate, formatMoney } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { Stat } from "../../components/Stat";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { TenantName } from "../../components/TenantName";
+import { TenantOf } from "../TenantOf";
 import { Left } from "./CreditsTab";
 import { type TenantAccount, useAccounts, useWaiting } from "./queries";
 
@@ -76,11 +78,7 @@ function Unrated({ events, count }: UnratedProps) {
     {
       key: "tenant",
       header: "Tenant",
-      cell: ({ tenant_id }) => (
-        <Anchor component={Link} to={`/operator/tenants/${tenant_id}`} size="sm">
-          {tenant_id}
-        </Anchor>
-      ),
+      cell: ({ tenant_id }) => <TenantOf id={tenant_id} />,
     },
     { key: "reason", header: "Why", cell: ({ reason }) => reason },
     { key: "since", header: "Since", cell: ({ since }) => formatDate(since) },
@@ -131,9 +129,7 @@ function Accounts({ rows, more }: AccountsProps) {
       key: "tenant",
       header: "Tenant",
       cell: ({ tenant_id, tenant_name }) => (
-        <Anchor component={Link} to={`/operator/tenants/${tenant_id}?tab=credit`} size="sm">
-          {tenant_name}
-        </Anchor>
+        <TenantName id={tenant_id} name={tenant_name} tab="credit" />
       ),
     },
     {

@@ -1,8 +1,10 @@
 /** What each tenant was served beside what its weight gives it, by class. */
 
 import { Badge, Table, Text } from "@mantine/core";
-import { formatCompact, formatPart, shortDigest } from "../../components/format";
+import { formatCompact, formatPart } from "../../components/format";
 import { Scrollable } from "../../components/Scrollable";
+import { TenantName } from "../../components/TenantName";
+import { tenantColor } from "../../components/tenantColor";
 import { type ClassFairness, formatSeconds } from "./model";
 import classes from "./Shares.module.css";
 
@@ -49,10 +51,16 @@ export function Shares({ classes: found }: { classes: readonly ClassFairness[] }
             each.tenants.map((share, index) => (
               <Table.Tr key={`${each.class} ${share.tenant_id}`}>
                 <Table.Td>{index === 0 && <Badge color="gray">{each.class}</Badge>}</Table.Td>
-                <Table.Td fw={550}>{share.tenant_name ?? shortDigest(share.tenant_id)}</Table.Td>
+                <Table.Td fw={550}>
+                  <TenantName id={share.tenant_id} name={share.tenant_name} />
+                </Table.Td>
                 <Table.Td ta="right">{share.weight ?? "–"}</Table.Td>
                 <Table.Td>
-                  <Bar part={share.service_share} ideal={share.weight_share} />
+                  <Bar
+                    part={share.service_share}
+                    ideal={share.weight_share}
+                    color={tenantColor(share.tenant_id)}
+                  />
                 </Table.Td>
                 <Table.Td ta="right">{formatPart(share.service_share)}</Table.Td>
                 <Table.Td ta="right">{formatPart(share.weight_share)}</Table.Td>
@@ -68,10 +76,16 @@ export function Shares({ classes: found }: { classes: readonly ClassFairness[] }
 }
 
 /** The numbers beside it say the same. */
-function Bar({ part, ideal }: { part: number; ideal: number | null }) {
+interface BarProps {
+  part: number;
+  ideal: number | null;
+  color: string;
+}
+
+function Bar({ part, ideal, color }: BarProps) {
   return (
     <div className={classes.track} aria-hidden>
-      <div className={classes.fill} style={{ width: `${part * 100}%` }} />
+      <div className={classes.fill} style={{ width: `${part * 100}%`, background: color }} />
       {ideal !== null && <div className={classes.ideal} style={{ left: `${ideal * 100}%` }} />}
     </div>
   );

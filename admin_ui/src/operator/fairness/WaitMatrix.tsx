@@ -3,6 +3,7 @@
 import { Anchor, Table, Text } from "@mantine/core";
 import { Link } from "react-router";
 import { Scrollable } from "../../components/Scrollable";
+import { TenantDot } from "../../components/TenantName";
 import { type Cell, formatSeconds, type Matrix, type Row, requestsOf, shadeOf } from "./model";
 import classes from "./WaitMatrix.module.css";
 
@@ -41,7 +42,7 @@ export function WaitMatrix({ matrix, startS, endS }: WaitMatrixProps) {
           {matrix.rows.map((row) => (
             <Table.Tr key={row.tenantId}>
               <Table.Th scope="row" className={classes.who}>
-                {row.name}
+                <TenantDot id={row.tenantId} /> {row.name}
               </Table.Th>
               {matrix.columns.map(({ key, because }) => {
                 const cell = row.cells.get(key);

@@ -1,10 +1,11 @@
 /** One invoice, for the operator: down to its requests, and what can be done to it. */
 
-import { Anchor, Group, Stack } from "@mantine/core";
-import { Link, useParams } from "react-router";
+import { Group, Stack } from "@mantine/core";
+import { useParams } from "react-router";
 import { useIsRole } from "../../api/roles";
 import { PageHeader } from "../../components/PageHeader";
 import { ErrorState, TableSkeleton } from "../../components/states";
+import { TenantName } from "../../components/TenantName";
 import { InvoiceBadge } from "../../invoices/InvoiceBadge";
 import { InvoiceFiles, InvoiceView } from "../../invoices/InvoiceView";
 import { monthTitle } from "../../invoices/model";
@@ -24,14 +25,7 @@ export default function Page() {
           data && (
             <>
               {monthTitle(data.period)}, for{" "}
-              <Anchor
-                component={Link}
-                to={`/operator/tenants/${data.tenant_id}`}
-                inherit
-                underline="always"
-              >
-                {data.tenant_name ?? data.tenant_id}
-              </Anchor>
+              <TenantName id={data.tenant_id} name={data.tenant_name} />
             </>
           )
         }

@@ -11,8 +11,8 @@ import {
   useRef,
   useState,
 } from "react";
+import { hueOf } from "../../components/tenantColor";
 import {
-  GREY,
   keyOf,
   layout,
   type Mode,
@@ -29,10 +29,9 @@ import { paint, paletteOf } from "./paint";
 interface ArenaMapProps {
   snapshot: Snapshot;
   mode: Mode;
-  hues: ReadonlyMap<string, number>;
 }
 
-export function ArenaMap({ snapshot, mode, hues }: ArenaMapProps) {
+export function ArenaMap({ snapshot, mode }: ArenaMapProps) {
   const { ref, width } = useElementSize();
   const canvas = useRef<HTMLCanvasElement>(null);
   const scheme = useComputedColorScheme("light");
@@ -57,10 +56,10 @@ export function ArenaMap({ snapshot, mode, hues }: ArenaMapProps) {
       firsts: new Set(view.departures.map(({ pages }) => pages[0] ?? -1)),
       cursor,
       atS: view.at,
-      hues: arena.table.map((owner) => hues.get(keyOf(owner)) ?? GREY),
+      hues: arena.table.map((owner) => hueOf(keyOf(owner))),
       usedAt: arena.table.map(({ digest }) => used.get(digest ?? "") ?? view.at),
     });
-  }, [snapshot, grid, mode, orders, cursor, hues, width, scheme]);
+  }, [snapshot, grid, mode, orders, cursor, width, scheme]);
 
   function press(event: KeyboardEvent) {
     const next = cursor === null ? 0 : moved(event.key, cursor, grid, arena);

@@ -3,23 +3,14 @@
 import { Group, Text } from "@mantine/core";
 import type { ReactNode } from "react";
 import { formatCount } from "../../components/format";
-import {
-  AGES,
-  GREY,
-  KINDS,
-  keyOf,
-  type Mode,
-  type Snapshot,
-  sortedShares,
-  tenantLabel,
-} from "./model";
+import { hueOf } from "../../components/tenantColor";
+import { AGES, KINDS, keyOf, type Mode, type Snapshot, sortedShares, tenantLabel } from "./model";
 import classes from "./Page.module.css";
 import { variable } from "./variable";
 
 interface LegendProps {
   snapshot: Snapshot;
   mode: Mode;
-  hues: ReadonlyMap<string, number>;
 }
 
 const WORDS: Record<Mode, string> = {
@@ -32,7 +23,7 @@ const WORDS: Record<Mode, string> = {
 
 const BY_KIND: Record<string, string> = {
   live: "--memory-live",
-  cached: "--memory-hue-0",
+  cached: "--tenora-hue-0",
   adapter: "--memory-adapter",
   free: "--memory-outline",
 };
@@ -51,7 +42,7 @@ function Key({ hue, kind, children }: { hue: string; kind: string; children: Rea
   );
 }
 
-export function Legend({ snapshot, mode, hues }: LegendProps) {
+export function Legend({ snapshot, mode }: LegendProps) {
   const { counts } = snapshot.view;
   const pages: Record<string, number> = {
     live: counts.live_kv,
@@ -66,7 +57,7 @@ export function Legend({ snapshot, mode, hues }: LegendProps) {
           <Key
             key={name}
             kind={name}
-            hue={mode === "kind" ? (BY_KIND[name] ?? "") : "--memory-hue-10"}
+            hue={mode === "kind" ? (BY_KIND[name] ?? "") : "--tenora-hue-10"}
           >
             {label}{" "}
             <Text span fw={600} className="numbers" data-testid={`pages-${name}`}>
@@ -78,11 +69,7 @@ export function Legend({ snapshot, mode, hues }: LegendProps) {
       {mode === "tenant" && (
         <Group gap="md" mb={6}>
           {sortedShares(snapshot.view.tenants, 12).map((tenant) => (
-            <Key
-              key={keyOf(tenant)}
-              kind="live"
-              hue={`--memory-hue-${hues.get(keyOf(tenant)) ?? GREY}`}
-            >
+            <Key key={keyOf(tenant)} kind="live" hue={`--tenora-hue-${hueOf(keyOf(tenant))}`}>
               {tenantLabel(tenant)}
             </Key>
           ))}

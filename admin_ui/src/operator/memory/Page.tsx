@@ -11,7 +11,7 @@ import { useStale } from "../../live/stale";
 import { Adapters } from "./Adapters";
 import { ArenaMap } from "./ArenaMap";
 import { Legend } from "./Legend";
-import { huesOf, keyOf, MODES, type Mode, type Snapshot, snapshotOf } from "./model";
+import { MODES, type Mode, type Snapshot, snapshotOf } from "./model";
 import { NextOut } from "./NextOut";
 import classes from "./Page.module.css";
 import { useArena, useHistory, usePast } from "./queries";
@@ -57,7 +57,7 @@ export default function Page() {
               <TimeBar samples={history.data?.data ?? []} at={at} onAt={goTo} />
             </Stack>
             <Stack gap="md" miw={0}>
-              <SharesOf snapshot={snapshot} stale={stale} />
+              <Shares snapshot={snapshot} stale={stale} />
               <NextOut
                 snapshot={snapshot}
                 forTenant={forTenant}
@@ -73,20 +73,10 @@ export default function Page() {
   );
 }
 
-function useHues({ view }: Snapshot): ReadonlyMap<string, number> {
-  const ids = view.tenants.map(keyOf).sort().join(" ");
-  return useMemo(() => huesOf(ids.split(" ").filter(Boolean)), [ids]);
-}
-
-function SharesOf({ snapshot, stale }: { snapshot: Snapshot; stale: string | null }) {
-  return <Shares snapshot={snapshot} hues={useHues(snapshot)} stale={stale} />;
-}
-
 function ArenaPanel({ snapshot, stale }: { snapshot: Snapshot; stale: string | null }) {
   const [wanted, setMode] = useParam("mode");
   const [isTable, setTable] = useState(false);
   const mode = isMode(wanted) ? wanted : "tenant";
-  const hues = useHues(snapshot);
   const { view } = snapshot;
   return (
     <Panel
@@ -116,12 +106,8 @@ function ArenaPanel({ snapshot, stale }: { snapshot: Snapshot; stale: string | n
       }
     >
       <Stack gap="sm">
-        <Legend snapshot={snapshot} mode={mode} hues={hues} />
-        {isTable ? (
-          <RunTable snapshot={snapshot} />
-        ) : (
-          <ArenaMap snapshot={snapshot} mode={mode} hues={hues} />
-        )}
+        <Legend snapshot={snapshot} mode={mode} />
+        {isTable ? <RunTable snapshot={snapshot} /> : <ArenaMap snapshot={snapshot} mode={mode} />}
       </Stack>
     </Panel>
   );

@@ -3,8 +3,8 @@
 import { Group, Stack, Text } from "@mantine/core";
 import { formatCount } from "../../components/format";
 import { Panel } from "../../components/Panel";
+import { hueOf } from "../../components/tenantColor";
 import {
-  GREY,
   heldBy,
   keyOf,
   type Snapshot,
@@ -17,13 +17,12 @@ import { variable } from "./variable";
 
 interface SharesProps {
   snapshot: Snapshot;
-  hues: ReadonlyMap<string, number>;
   stale: string | null;
 }
 
 const SHOWN = 12;
 
-export function Shares({ snapshot, hues, stale }: SharesProps) {
+export function Shares({ snapshot, stale }: SharesProps) {
   const { view } = snapshot;
   const rows = sortedShares(view.tenants, SHOWN);
   const more = view.tenants.length - rows.length;
@@ -45,12 +44,7 @@ export function Shares({ snapshot, hues, stale }: SharesProps) {
       ) : (
         <Stack gap={10} component="ul" p={0} m={0} style={{ listStyle: "none" }}>
           {rows.map((tenant) => (
-            <Share
-              key={keyOf(tenant)}
-              tenant={tenant}
-              total={view.total_pages}
-              hue={hues.get(keyOf(tenant)) ?? GREY}
-            />
+            <Share key={keyOf(tenant)} tenant={tenant} total={view.total_pages} />
           ))}
           {more > 0 && (
             <Text component="li" size="xs" c="dimmed">
@@ -63,7 +57,7 @@ export function Shares({ snapshot, hues, stale }: SharesProps) {
   );
 }
 
-function Share({ tenant, total, hue }: { tenant: TenantMemory; total: number; hue: number }) {
+function Share({ tenant, total }: { tenant: TenantMemory; total: number }) {
   const percent = (pages: number) => `${(100 * pages) / Math.max(total, 1)}%`;
   const held = heldBy(tenant);
   const { min_pages, max_pages } = tenant;
@@ -89,7 +83,7 @@ function Share({ tenant, total, hue }: { tenant: TenantMemory; total: number; hu
       </Group>
       <div
         className={classes.share}
-        style={variable("hue", `var(--memory-hue-${hue})`)}
+        style={variable("hue", `var(--tenora-hue-${hueOf(keyOf(tenant))})`)}
         role="img"
         aria-label={`${tenantLabel(tenant)}: ${formatCount(tenant.live_kv)} live, ${formatCount(tenant.cached_kv)} cached, ${formatCount(tenant.adapter)} adapter pages${share}`}
       >

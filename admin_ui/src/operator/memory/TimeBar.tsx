@@ -3,7 +3,7 @@
 import { Button, Group, Slider, Text } from "@mantine/core";
 import { useMemo } from "react";
 import type { Schemas } from "../../api/client";
-import { formatCount } from "../../components/format";
+import { formatClock, formatCount } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { nearest } from "../../components/series";
 import { TimeSeries } from "../../components/TimeSeries";
@@ -15,7 +15,7 @@ interface TimeBarProps {
 }
 
 export function clock(atS: number): string {
-  return new Date(atS * 1000).toLocaleTimeString("en-GB");
+  return formatClock(atS);
 }
 
 export function TimeBar({ samples, at, onAt }: TimeBarProps) {

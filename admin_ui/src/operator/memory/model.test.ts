@@ -7,7 +7,6 @@ import {
   type EnginePages,
   FREE,
   followed,
-  huesOf,
   JOINED_FROM,
   LIVE,
   layout,
@@ -140,15 +139,6 @@ test("a page is put into words", () => {
   expect(summary(snapshot)).toBe(
     "Page arena: 2 live KV, 3 cached KV, 2 adapter, 3 free of 10 pages",
   );
-});
-
-test("ten tenants have ten hues, each by its id while no older one has it", () => {
-  const ids = Array.from({ length: 10 }, (_, index) => `tenant_${index}`);
-  const all = huesOf(ids);
-  expect(new Set(all.values()).size).toBe(10);
-  expect(huesOf([...ids].reverse())).toEqual(all);
-  const [first] = ids;
-  expect(huesOf([first ?? ""]).get(first ?? "")).toBe(all.get(first ?? ""));
 });
 
 test("cells fit the width, and above four thousand pages runs are joined", () => {

@@ -155,30 +155,6 @@ export function ordersOf(total: number, departures: readonly Departure[]): Uint8
   return orders;
 }
 
-export const HUES = 10;
-export const GREY = HUES;
-
-/** A tenant's hue by its id alone, where no older one has it already; ten tenants have ten. */
-export function huesOf(ids: readonly string[]): Map<string, number> {
-  const hues = new Map<string, number>();
-  const taken = new Set<number>();
-  for (const id of [...new Set(ids)].sort()) {
-    let hue = hashOf(id) % HUES;
-    if (taken.size < HUES) while (taken.has(hue)) hue = (hue + 1) % HUES;
-    taken.add(hue);
-    hues.set(id, hue);
-  }
-  return hues;
-}
-
-/** FNV-1a. */
-function hashOf(text: string): number {
-  let hash = 0x811c9dc5;
-  for (let at = 0; at < text.length; at += 1)
-    hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193) >>> 0;
-  return hash;
-}
-
 /** Who is meant by an owner or a row, across renames: the tenant, else its namespace. */
 export function keyOf(owner: { tenant_id: string | null; namespace: string }): string {
   return owner.tenant_id ?? owner.namespace;

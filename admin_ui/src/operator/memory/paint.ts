@@ -171,14 +171,14 @@ function drawCursor(
 export function paletteOf(element: HTMLElement): Palette {
   const probe = document.createElement("span");
   element.append(probe);
-  const color = (name: string) => {
-    probe.style.color = `var(--memory-${name})`;
+  const color = (name: string, of = "memory") => {
+    probe.style.color = `var(--${of}-${name})`;
     return getComputedStyle(probe).color;
   };
-  const numbered = (name: string, count: number) =>
-    Array.from({ length: count }, (_, index) => color(`${name}-${index}`));
+  const numbered = (name: string, count: number, of?: string) =>
+    Array.from({ length: count }, (_, index) => color(`${name}-${index}`, of));
   const palette: Palette = {
-    solid: numbered("hue", 11),
+    solid: numbered("hue", 11, "tenora"),
     soft: numbered("soft", 11),
     byKind: { live: color("live"), cached: color("cached"), adapter: color("adapter") },
     byAge: numbered("age", 5),

@@ -10,7 +10,7 @@ import { PageHeader } from "../../components/PageHeader";
 import { ErrorState, TableSkeleton } from "../../components/states";
 import { months } from "../billing/model";
 import { scopeWords } from "../prices/model";
-import { useAddPrice, usePrice } from "../prices/queries";
+import { useAddPrice, useGeneralPrice, usePrice } from "../prices/queries";
 import {
   bodyOf,
   EMPTY,
@@ -29,13 +29,15 @@ import { usePreview } from "./queries";
 export default function Page() {
   const [params] = useSearchParams();
   const from = params.get("from");
-  const { price, isPending, error, refetch } = usePrice(from);
+  const named = usePrice(from);
+  const general = useGeneralPrice(from === null);
+  const { price, isPending, error, refetch } = from === null ? general : named;
   const header = (
     <PageHeader
       title="New price list"
       description={
         price
-          ? `A new version for: ${scopeWords(price)}. Version ${price.no} ends where it begins.`
+          ? `Starts from the current list for ${scopeWords(price)}, version ${price.no}, which ends when the new one begins.`
           : "It prices what is used from its beginning on. What has been rated stays as it is."
       }
       back={{ to: "/operator/prices", label: "Prices" }}

@@ -1,4 +1,5 @@
-import { Box, Group, Text } from "@mantine/core";
+import { Anchor, Box, Group, Text } from "@mantine/core";
+import { Link } from "react-router";
 import { Sparkline } from "../../components/Sparkline";
 import type { Figure } from "./model";
 import classes from "./Tile.module.css";
@@ -9,13 +10,19 @@ const COLORS = {
   bad: "var(--tenora-missed)",
 } as const;
 
-/** One figure as it is, and how it was over the last hour. */
-export function Tile({ figure }: { figure: Figure }) {
+/** One figure as it is, and how it was over the last hour; `to` leads to what is behind it. */
+export function Tile({ figure, to }: { figure: Figure; to?: string }) {
   const { label, value, hint, values, tone } = figure;
   return (
     <Box component="section" aria-label={label} className={classes.tile}>
       <Text size="xs" c="dimmed">
-        {label}
+        {to === undefined ? (
+          label
+        ) : (
+          <Anchor component={Link} to={to} inherit>
+            {label}
+          </Anchor>
+        )}
       </Text>
       <Group justify="space-between" align="flex-end" wrap="nowrap" gap="sm">
         <Text className={classes.value}>

@@ -4,7 +4,6 @@ import {
   attainment,
   type EngineNow,
   errors,
-  incidents,
   type Line,
   probing,
   queue,
@@ -100,25 +99,6 @@ test("errors are told from answers", () => {
   );
   expect(figure.value).toBe("3");
   expect(figure.hint).toBe("of 210 responses, 2 of them 5xx");
-});
-
-test("what is broken comes before what wants looking at", () => {
-  const found = incidents(
-    answer(
-      line("restarts", { kind: "engine", values: [null, 1, 0, 0] }),
-      line("errors", { kind: "503", service_class: "default", values: [null, 0, 2, 0] }),
-    ),
-    { ...engine, ready: false, reason: "The engine is started again." },
-    readProcesses({ known: true, processes: [], warnings: ["One price is missing."] }),
-  );
-  expect(found.map(({ grade, text }) => [grade, text])).toEqual([
-    ["bad", "The engine is started again."],
-    ["bad", "2 answers of 503 in the last ten minutes, class default"],
-    ["fair", "The oldest request of class default has waited for 12.00 s."],
-    ["fair", "engine was restarted once in the last hour."],
-    ["fair", "One price is missing."],
-  ]);
-  expect(incidents(answer(), null, null)).toEqual([]);
 });
 
 test("probes are told in the server's words", () => {

@@ -13,9 +13,13 @@ export interface EngineNow {
   at: number;
   ready: boolean;
   reason: string | null;
+  /** While it is not ready: since when. */
+  sinceS: number | null;
   running: number;
   waiting: number;
   oldestS: Record<string, number>;
+  /** Whose the oldest is, by class; "": of one that is not told apart. */
+  oldestOf: Record<string, string>;
   waitingBy: Record<string, number>;
   outputPerS: number | null;
   pages: Record<string, number>;
@@ -27,7 +31,16 @@ export interface EngineNow {
 export interface ProcessesNow {
   known: boolean;
   processes: Process[];
-  warnings: string[];
+  warnings: Told[];
+  /** By "<id of the process> <work>", or "redis": since when it fails. */
+  sinceS: Record<string, number>;
+}
+
+/** A warning of the server's; `about` says where it is to be looked at. */
+export interface Told {
+  about: string;
+  text: string;
+  sinceS: number | null;
 }
 
 const isRecord = (value: unknown): value is Record<string, unknown> =>
@@ -39,6 +52,11 @@ function numbers(value: unknown): Record<string, number> {
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, number(each)]));
 }
 
+function texts(value: unknown): Record<string, string> {
+  if (!isRecord(value)) return {};
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, String(each)]));
+}
+
 export function readEngine(data: unknown): EngineNow | null {
   if (!isRecord(data) || typeof data.ready !== "boolean") return null;
   const rate = data.output_tokens_per_s;
@@ -46,9 +64,11 @@ export function readEngine(data: unknown): EngineNow | null {
     at: number(data.at),
     ready: data.ready,
     reason: typeof data.reason === "string" ? data.reason : null,
+    sinceS: typeof data.since === "number" ? data.since : null,
     running: number(data.running),
     waiting: number(data.waiting),
     oldestS: numbers(data.oldest_wait_s_by_class),
+    oldestOf: texts(data.oldest_wait_tenant_by_class),
     waitingBy: numbers(data.waiting_by_class),
     outputPerS: typeof rate === "number" ? rate : null,
     pages: numbers(data.pool),
@@ -69,7 +89,12 @@ export function readProcesses(data: unknown): ProcessesNow | null {
   return {
     known: data.known === true,
     processes: data.processes as Process[],
-    warnings: data.warnings.filter((each) => typeof each === "string"),
+    warnings: data.warnings.filter(isRecord).map(({ about, text, since }) => ({
+      about: String(about),
+      text: String(text),
+      sinceS: typeof since === "number" ? since : null,
+    })),
+    sinceS: numbers(data.since),
   };
 }
 
@@ -83,7 +108,7 @@ export interface Figure {
   tone?: "good" | "fair" | "bad";
 }
 
-const linesOf = (answer: Answer | undefined, metric: string): Line[] =>
+export const linesOf = (answer: Answer | undefined, metric: string): Line[] =>
   answer?.series.filter((line) => line.metric === metric) ?? [];
 
 /** Lines of one metric added up; null where none of them knows. */
@@ -98,7 +123,7 @@ export function summed(lines: readonly Line[], length: number): (number | null)[
 const whole = (values: (number | null)[]): (number | null)[] => values.slice(0, -1);
 const last = (values: readonly (number | null)[]): number | null =>
   values.findLast((value) => value !== null) ?? null;
-const total = (values: readonly (number | null)[]): number =>
+export const total = (values: readonly (number | null)[]): number =>
   values.reduce<number>((sum, value) => sum + (value ?? 0), 0);
 
 export function throughput(answer: Answer | undefined, engine: EngineNow | null): Figure {
@@ -205,7 +230,10 @@ export function probing(view: Probing): Figure {
   };
 }
 
-const TARGETS = { ttft_attainment: "TTFT in target", tpot_attainment: "TPOT in target" } as const;
+export const TARGETS = {
+  ttft_attainment: "TTFT in target",
+  tpot_attainment: "TPOT in target",
+} as const;
 
 /** One figure for each class that promises something, of the last hour. */
 export function attainment(answer: Answer | undefined): Figure[] {
@@ -227,7 +255,7 @@ export function attainment(answer: Answer | undefined): Figure[] {
   );
 }
 
-const targetOf = ({ target_ms }: Line): string =>
+export const targetOf = ({ target_ms }: Line): string =>
   target_ms === null || target_ms === undefined ? "" : `, target ${formatMs(target_ms)}`;
 
 export function toneOf(part: number): "good" | "fair" | "bad" {
@@ -235,72 +263,5 @@ export function toneOf(part: number): "good" | "fair" | "bad" {
   return part >= 0.9 ? "fair" : "bad";
 }
 
-export interface Incident {
-  key: string;
-  grade: "bad" | "fair";
-  text: string;
-}
-
+/** Longer than this, somebody waits too long. */
 export const LONG_WAIT_S = 10;
-const LATELY = 10;
-const FEW = 5;
-
-/** What an operator should look at, the worst first. */
-export function incidents(
-  answer: Answer | undefined,
-  engine: EngineNow | null,
-  processes: ProcessesNow | null,
-): Incident[] {
-  const found: Incident[] = [];
-  const add = (key: string, grade: Incident["grade"], text: string) =>
-    found.push({ key, grade, text });
-  if (engine !== null && !engine.ready)
-    add("engine", "bad", engine.reason ?? "The engine does not serve.");
-  if (processes !== null && !processes.known)
-    add("redis", "bad", "Redis does not answer: it is not known which processes live.");
-  for (const { id, name, outages } of processes?.processes ?? [])
-    for (const [work, why] of Object.entries(outages))
-      add(`${id} ${work}`, "bad", `${name} fails at “${work}”: ${why}`);
-  for (const line of linesOf(answer, "errors")) {
-    const count = total(line.values.slice(-LATELY));
-    if ((line.kind ?? "") >= "500" && count > 0)
-      add(
-        `errors ${line.kind} ${line.service_class}`,
-        "bad",
-        `${formatCount(count)} answers of ${line.kind} in the last ten minutes` +
-          (line.service_class ? `, class ${line.service_class}` : ""),
-      );
-  }
-  for (const [name, seconds] of Object.entries(engine?.oldestS ?? {}))
-    if (seconds > LONG_WAIT_S)
-      add(
-        `wait ${name}`,
-        "fair",
-        `The oldest request of class ${name} has waited for ${formatMs(seconds * 1000)}.`,
-      );
-  for (const metric of Object.keys(TARGETS))
-    for (const line of linesOf(answer, metric)) {
-      const met = total(line.met?.slice(-LATELY) ?? []);
-      const promised = total(line.promised?.slice(-LATELY) ?? []);
-      if (promised >= FEW && met / promised < 0.9)
-        add(
-          `${metric} ${line.service_class}`,
-          "fair",
-          `Class ${line.service_class}: ${formatCount(met)} of ${formatCount(promised)} requests met their ` +
-            `${metric === "ttft_attainment" ? "TTFT" : "TPOT"} target in the last ten minutes${targetOf(line)}`,
-        );
-    }
-  for (const line of linesOf(answer, "restarts")) {
-    const count = total(line.values);
-    if (count > 0)
-      add(
-        `restart ${line.kind}`,
-        "fair",
-        `${line.kind} was restarted ${times(count)} in the last hour.`,
-      );
-  }
-  for (const text of processes?.warnings ?? []) add(`warning ${text}`, "fair", text);
-  return found.sort((one, other) => Number(one.grade === "fair") - Number(other.grade === "fair"));
-}
-
-const times = (count: number): string => (count === 1 ? "once" : `${formatCount(count)} times`);

@@ -18,6 +18,7 @@ const METRICS = [
 ].join();
 /** The stream says when service has changed; queues and pages change without a word. */
 const EVERY_MS = 20_000;
+const TENANTS_MAX = 200;
 
 export type { Schemas };
 
@@ -31,6 +32,33 @@ export function useLastHour() {
       { refetchInterval: EVERY_MS },
     ),
   );
+}
+
+/** What incidents are told by: whose calls failed, or were late. */
+export function useHourByTenant() {
+  const { hooks } = useApi();
+  return withErrors(
+    hooks.useQuery(
+      "get",
+      "/admin/v1/timeseries",
+      {
+        params: {
+          query: {
+            metric: "errors,ttft_attainment,tpot_attainment",
+            group_by: "tenant,class",
+            limit: TENANTS_MAX,
+          },
+        },
+      },
+      { refetchInterval: EVERY_MS },
+    ),
+  );
+}
+
+/** Whose usage is not billed, and whose books differ; asked only while there is a warning of it. */
+export function useBooks(isWrong: boolean) {
+  const { hooks } = useApi();
+  return hooks.useQuery("get", "/admin/v1/reconciliation", {}, { enabled: isWrong }).data;
 }
 
 /** How far the probes of adapters are; the worker says it after each request of theirs. */

@@ -36,6 +36,15 @@ export function usePrice(id: string | null) {
   return { ...found, price: found.rows.find((each) => each.id === id) ?? null };
 }
 
+/** The list that holds for everybody now, the newest where there are several; null: there is none. */
+export function useGeneralPrice(isEnabled: boolean) {
+  const found = usePrices({ status: "in_force" }, isEnabled);
+  const general = found.rows.find(
+    ({ plan, tenant, adapter, model }) => !plan && !tenant && !adapter && !model,
+  );
+  return { ...found, price: general ?? null };
+}
+
 export function useAddPrice(onDone: (price: Schemas["PriceVersion"]) => void) {
   return useChange(
     TOUCHED,

@@ -12,6 +12,7 @@ import { SidePanel, useParam } from "../../components/SidePanel";
 import { Stat } from "../../components/Stat";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { useWaiting } from "../billing/queries";
+import { TenantOf } from "../TenantOf";
 import { AskForm } from "./AskForm";
 import { differencesIn, type Run, scopeWords, secondsOf, verdictOf, waitingWords } from "./model";
 import { useRuns } from "./queries";
@@ -154,7 +155,7 @@ function Canary({ round }: { round: Schemas["CanaryRound"] | null }) {
 function Corrections({ rows }: { rows: readonly Schemas["BudgetCorrection"][] }) {
   const columns: Column<Schemas["BudgetCorrection"]>[] = [
     { key: "account", header: "Budget", cell: ({ account }) => account },
-    { key: "tenant", header: "Tenant", cell: ({ tenant_id }) => tenant_id },
+    { key: "tenant", header: "Tenant", cell: ({ tenant_id }) => <TenantOf id={tenant_id} /> },
     { key: "counted", header: "Counted", align: "right", cell: ({ counted }) => counted },
     { key: "books", header: "Books", align: "right", cell: ({ books }) => books },
     { key: "at", header: "Put right", cell: ({ found_at }) => formatDate(found_at) },

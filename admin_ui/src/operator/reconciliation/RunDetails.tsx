@@ -1,7 +1,8 @@
-import { Alert, Badge, Stack, Table, Text } from "@mantine/core";
+import { Alert, Badge, Group, Stack, Table, Text } from "@mantine/core";
 import type { Schemas } from "../../api/client";
 import { formatCount, formatDate, formatMs } from "../../components/format";
 import { ErrorState, TableSkeleton } from "../../components/states";
+import { TenantOf } from "../TenantOf";
 import {
   kindWords,
   layersOf,
@@ -84,14 +85,18 @@ function Counts({ of }: { of: Run["differences"] }) {
 
 function Finding({ finding }: { finding: Schemas["Difference"] }) {
   const { kind, subject, tenant_id, day, expected, found, advice } = finding;
-  const where = [tenant_id, day].filter(Boolean).join(", ");
   return (
     <Alert color="red" title={kindWords(kind)}>
       <Stack gap={4}>
         <Text size="sm" ff="monospace">
           {subject}
         </Text>
-        {where && <Text size="xs">{where}</Text>}
+        {(tenant_id ?? day) && (
+          <Group gap="xs" fz="xs">
+            {tenant_id && <TenantOf id={tenant_id} />}
+            {day}
+          </Group>
+        )}
         <Text size="sm">
           Expected {expected}, found {found}.
         </Text>

@@ -4,16 +4,18 @@ import { Text } from "@mantine/core";
 import { useId, useRef, useState } from "react";
 import { useNavigate } from "react-router";
 import { formatCount, formatDate, formatMs, formatPart } from "../../components/format";
+import { TenantDot } from "../../components/TenantName";
 import classes from "./LaneView.module.css";
-import { cellAt, colorOf, type Lane, requestsOf } from "./model";
+import { cellAt, colorOf, type Lane, type Promise_, requestsOf } from "./model";
 
 interface LaneViewProps {
   lane: Lane;
+  metric: Promise_;
   /** Shown in the header: of what the target is. */
   targetLabel: string;
 }
 
-export function LaneView({ lane, targetLabel }: LaneViewProps) {
+export function LaneView({ lane, metric, targetLabel }: LaneViewProps) {
   const navigate = useNavigate();
   const help = useId();
   const strip = useRef<SVGSVGElement>(null);
@@ -27,7 +29,7 @@ export function LaneView({ lane, targetLabel }: LaneViewProps) {
   const open = (one: number, other: number) => {
     const first = lane.cells[Math.min(one, other)];
     const last = lane.cells[Math.max(one, other)];
-    if (first && last) navigate(requestsOf(lane, first.startS, last.endS));
+    if (first && last) navigate(requestsOf(lane, metric, first.startS, last.endS));
   };
   const move = (by: number) =>
     setAt((before) =>
@@ -41,7 +43,7 @@ export function LaneView({ lane, targetLabel }: LaneViewProps) {
     <div className={classes.lane}>
       <div className={classes.head}>
         <Text size="sm" fw={550} truncate title={lane.name}>
-          {lane.name}
+          {lane.tenantId !== null && <TenantDot id={lane.tenantId} />} {lane.name}
         </Text>
         <Text size="xs" c="dimmed">
           {[lane.serviceClass, target].filter(Boolean).join(", ")}

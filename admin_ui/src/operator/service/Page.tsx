@@ -11,6 +11,7 @@ import { Panel } from "../../components/Panel";
 import { RangePicker, useRange } from "../../components/range";
 import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { TenantName } from "../../components/TenantName";
 import { useStale } from "../../live/stale";
 import { Axis, LaneView } from "./LaneView";
 import { GRADES, type Lane, lanesOf, type Promise_, type Row, requestsOf, rowsOf } from "./model";
@@ -102,7 +103,7 @@ export default function Page() {
             action={<Legend />}
           >
             {classLanes.map((lane) => (
-              <LaneView key={lane.key} lane={lane} targetLabel="target" />
+              <LaneView key={lane.key} lane={lane} metric={metric} targetLabel="target" />
             ))}
             <Axis startS={range.startS} endS={range.endS} />
           </Panel>
@@ -119,11 +120,11 @@ export default function Page() {
               </Text>
             )}
             {isTable ? (
-              <Cells lanes={lanes} />
+              <Cells lanes={lanes} metric={metric} />
             ) : (
               <>
                 {lanes.map((lane) => (
-                  <LaneView key={lane.key} lane={lane} targetLabel="target" />
+                  <LaneView key={lane.key} lane={lane} metric={metric} targetLabel="target" />
                 ))}
                 <Axis startS={range.startS} endS={range.endS} />
               </>
@@ -138,7 +139,7 @@ export default function Page() {
 function noteOf(stepS: number | undefined): string {
   if (stepS === undefined) return "";
   const length = stepS >= 3_600 ? `${stepS / 3_600} h` : `${stepS / 60} min`;
-  return `A cell is ${length}; click one, or draw over several, for the requests behind them.`;
+  return `A cell is ${length}; click one, or draw over several, for the requests behind them, the slowest first.`;
 }
 
 function Legend() {
@@ -154,17 +155,22 @@ function Legend() {
   );
 }
 
-const COLUMNS: Column<Row>[] = [
+const columnsOf = (metric: Promise_): Column<Row>[] => [
   {
     key: "time",
     header: "From",
     cell: ({ lane, cell }) => (
-      <Anchor component={Link} to={requestsOf(lane, cell.startS, cell.endS)} size="sm">
+      <Anchor component={Link} to={requestsOf(lane, metric, cell.startS, cell.endS)} size="sm">
         {formatDate(cell.startS)}
       </Anchor>
     ),
   },
-  { key: "tenant", header: "Tenant", cell: ({ lane }) => lane.name },
+  {
+    key: "tenant",
+    header: "Tenant",
+    cell: ({ lane }) =>
+      lane.tenantId === null ? lane.name : <TenantName id={lane.tenantId} name={lane.name} />,
+  },
   { key: "class", header: "Class", cell: ({ lane }) => lane.serviceClass },
   {
     key: "target",
@@ -187,12 +193,12 @@ const COLUMNS: Column<Row>[] = [
   },
 ];
 
-function Cells({ lanes }: { lanes: readonly Lane[] }) {
+function Cells({ lanes, metric }: { lanes: readonly Lane[]; metric: Promise_ }) {
   const rows = rowsOf(lanes);
   return (
     <DataTable
       label="Attainment by tenant"
-      columns={COLUMNS}
+      columns={columnsOf(metric)}
       rows={rows}
       rowKey={({ key }) => key}
       total={rows.length}

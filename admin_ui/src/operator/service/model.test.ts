@@ -73,7 +73,10 @@ test("a range has no more cells than fit", () => {
 
 test("a part of a lane leads to its requests", () => {
   const [lane] = lanesOf(answer, "ttft_attainment", true) as [Lane];
-  expect(requestsOf(lane, 60, 120)).toBe("/operator/requests?start=60&end=120&tenant=tenant_1");
+  expect(requestsOf(lane, "ttft_attainment", 60, 120)).toBe(
+    "/operator/requests?start=60&end=180&sort=-ttft&tenant=tenant_1",
+  );
+  expect(requestsOf(lane, "tpot_attainment", 60, 120)).toContain("sort=-tpot");
   expect(cellAt(lane, 0.5)).toBe(1);
   expect(cellAt(lane, 1)).toBe(2);
 });

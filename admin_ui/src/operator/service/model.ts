@@ -1,6 +1,7 @@
 /** What the Service page makes of attainment by tenant and class: lanes of cells, and their table. */
 
 import type { Schemas } from "../../api/client";
+import { slowestOf } from "../now/incidents";
 
 export type Answer = Schemas["TimeSeriesAnswer"];
 export type Line = Schemas["TimeSeries"];
@@ -116,12 +117,15 @@ export function rowsOf(lanes: readonly Lane[]): Row[] {
     .sort((one, other) => other.cell.startS - one.cell.startS);
 }
 
-/** Where the requests behind a part of a lane are listed. */
-export function requestsOf(lane: Lane, startS: number, endS: number): string {
-  const query = new URLSearchParams({ start: String(startS), end: String(endS) });
-  if (lane.tenantId !== null) query.set("tenant", lane.tenantId);
-  return `/operator/requests?${query}`;
+/**
+ * Where the requests behind a part of a lane are listed, those first that took longest. A cell counts
+ * first tokens when they come; the list has when requests ended, so it reaches further.
+ */
+export function requestsOf(lane: Lane, metric: Promise_, startS: number, endS: number): string {
+  return slowestOf(lane.tenantId, startS, endS + ENDED_BY_S, metric === "ttft_attainment");
 }
+
+const ENDED_BY_S = 60;
 
 /** The cell under a place from 0 to 1 across a lane. */
 export function cellAt(lane: Lane, part: number): number {

@@ -11,6 +11,7 @@ import { Copyable } from "../../components/Copyable";
 import { PageHeader } from "../../components/PageHeader";
 import { useParam } from "../../components/SidePanel";
 import { ErrorState, TableSkeleton } from "../../components/states";
+import { TenantDot } from "../../components/TenantName";
 import { CreateKeyModal } from "../../tenant/keys/KeyModals";
 import { KeysTable } from "../../tenant/keys/KeysTable";
 import { InvoiceList } from "../billing/InvoiceList";
@@ -58,6 +59,7 @@ function Shown({ tenant }: { tenant: Tenant }) {
         back={BACK}
         beside={
           <Group gap={6}>
+            <TenantDot id={tenant.id} />
             <TenantStatus status={tenant.status} />
             <Badge color="gray">{tenant.plan}</Badge>
             {tenant.prepaid && <Badge color="blue">prepaid</Badge>}

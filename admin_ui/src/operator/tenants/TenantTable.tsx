@@ -4,6 +4,7 @@ import { Link, useNavigate } from "react-router";
 import { Amounts } from "../../components/Amounts";
 import { type Column, DataTable } from "../../components/DataTable";
 import { formatCount, formatDate } from "../../components/format";
+import { TenantDot } from "../../components/TenantName";
 import type { TenantListed } from "./queries";
 import { TenantStatus } from "./TenantStatus";
 
@@ -30,9 +31,12 @@ export function TenantTable({ tenants, total, sort, onSort, more, ...actions }: 
       header: "Name",
       sort: "name",
       cell: (tenant) => (
-        <Anchor component={Link} to={addressOf(tenant.id)} size="sm" fw={550} title={tenant.name}>
-          {tenant.name}
-        </Anchor>
+        <>
+          <TenantDot id={tenant.id} />{" "}
+          <Anchor component={Link} to={addressOf(tenant.id)} size="sm" fw={550} title={tenant.name}>
+            {tenant.name}
+          </Anchor>
+        </>
       ),
     },
     {

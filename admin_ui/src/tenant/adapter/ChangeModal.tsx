@@ -2,10 +2,12 @@ import { Stack, Text, TextInput } from "@mantine/core";
 import { notifications } from "@mantine/notifications";
 import { useState } from "react";
 import { ConfirmModal } from "../../components/ConfirmModal";
+import { counted } from "../../components/format";
+import { type Adapter, takesOver } from "../adapters/model";
 import { type Change, useChange } from "./queries";
 
 interface ChangeModalProps {
-  name: string;
+  adapter: Adapter;
   change: Change | null;
   onClose: () => void;
   onDone?: (change: Change) => void;
@@ -35,10 +37,13 @@ const WORDS: Record<Change["kind"], { verb: string; done: string; what: string }
 };
 
 /** Asks before a change of a version, with the reason that the audit log keeps. */
-export function ChangeModal({ name, change, onClose, onDone }: ChangeModalProps) {
+export function ChangeModal({ adapter, change, onClose, onDone }: ChangeModalProps) {
+  const { name } = adapter;
   const [reason, setReason] = useState("");
+  const [typed, setTyped] = useState("");
   const close = () => {
     setReason("");
+    setTyped("");
     changing.reset();
     onClose();
   };
@@ -49,11 +54,13 @@ export function ChangeModal({ name, change, onClose, onDone }: ChangeModalProps)
   });
   const words = WORDS[change?.kind ?? "delete"];
   const what = change?.version == null ? name : `${name}@${change.version}`;
+  const endsTraffic = change !== null && takesTraffic(adapter, change);
   return (
     <ConfirmModal
       opened={change !== null}
       title={`${words.verb} ${what}?`}
       confirm={words.verb}
+      isAllowed={!endsTraffic || typed.trim() === what}
       busy={changing.isPending}
       error={changing.error}
       onConfirm={() => change && changing.mutate({ change, reason })}
@@ -63,6 +70,15 @@ export function ChangeModal({ name, change, onClose, onDone }: ChangeModalProps)
         <Text component="span" size="sm">
           {words.what}
         </Text>
+        {change !== null && <Consequences adapter={adapter} change={change} />}
+        {endsTraffic && (
+          <TextInput
+            label={`Type ${what} to confirm`}
+            value={typed}
+            autoComplete="off"
+            onChange={(event) => setTyped(event.currentTarget.value)}
+          />
+        )}
         {change?.kind !== "delete" && (
           <TextInput
             label="Reason, for the audit log"
@@ -73,5 +89,35 @@ export function ChangeModal({ name, change, onClose, onDone }: ChangeModalProps)
         )}
       </Stack>
     </ConfirmModal>
+  );
+}
+
+/** Whether it takes requests away from what serves them now. */
+function takesTraffic({ serving }: Adapter, { kind, version }: Change): boolean {
+  if (kind !== "delete" && kind !== "revoked") return false;
+  if (version === null) return serving.versions.length > 0;
+  return serving.versions.some((each) => each.version === version);
+}
+
+/** What it does to the requests that come now. */
+function Consequences({ adapter, change }: { adapter: Adapter; change: Change }) {
+  const { name, traffic } = adapter;
+  const { kind, version } = change;
+  const next =
+    version === null ? null : takesOver(adapter, version, kind === "delete" ? null : kind);
+  return (
+    <>
+      {takesTraffic(adapter, change) && (
+        <Text component="span" size="sm" fw={600}>
+          {version === null ? name : `Version ${version}`} serves requests now
+          {traffic && `: ${name} had ${counted(traffic.requests, "request")} in the last 24 hours`}.
+        </Text>
+      )}
+      {next !== null && (
+        <Text component="span" size="sm" fw={600}>
+          Version {next} then takes 100% of the requests for {name}.
+        </Text>
+      )}
+    </>
   );
 }

@@ -7,7 +7,7 @@ import { Link, useLocation, useNavigate, useParams } from "react-router";
 import { useSession } from "../../api/context";
 import { PageHeader } from "../../components/PageHeader";
 import { ErrorState, TableSkeleton } from "../../components/states";
-import { standing } from "../adapters/model";
+import { type Adapter, standing } from "../adapters/model";
 import { useMayUpload, useUploads } from "../upload/context";
 import { ChangeModal } from "./ChangeModal";
 import { adapterPath } from "./paths";
@@ -28,7 +28,7 @@ export default function AdapterPage() {
         title={tab.title(name)}
         back={{ to: "/adapters", label: "Adapters" }}
         beside={state && <Badge color={state.color}>{state.word}</Badge>}
-        action={adapter.data && <Actions name={name} serves={state?.word === "serving"} />}
+        action={adapter.data && <Actions adapter={adapter.data} />}
       />
       {adapter.isPending && <TableSkeleton />}
       {adapter.error && !adapter.data && (
@@ -58,7 +58,8 @@ export default function AdapterPage() {
   );
 }
 
-function Actions({ name, serves }: { name: string; serves: boolean }) {
+function Actions({ adapter }: { adapter: Adapter }) {
+  const { name, serving } = adapter;
   const uploads = useUploads();
   const mayChange = useMayUpload();
   const mayAsk = useSession().session?.place?.may.includes("inference") ?? false;
@@ -66,11 +67,11 @@ function Actions({ name, serves }: { name: string; serves: boolean }) {
   const [change, setChange] = useState<Change | null>(null);
   return (
     <Group gap="xs">
-      {mayAsk && serves && (
+      {mayAsk && serving.versions.length > 0 && (
         <Button
           variant="default"
           component={Link}
-          to={`/playground?left=${encodeURIComponent(name)}`}
+          to={`/playground?left=${encodeURIComponent(name)}&right=base`}
           leftSection={<IconMessages size={16} />}
         >
           Try it
@@ -98,7 +99,7 @@ function Actions({ name, serves }: { name: string; serves: boolean }) {
             </Menu.Dropdown>
           </Menu>
           <ChangeModal
-            name={name}
+            adapter={adapter}
             change={change}
             onClose={() => setChange(null)}
             onDone={() => navigate("/adapters")}

@@ -35,7 +35,7 @@ export function Versions({ adapter }: { adapter: Adapter }) {
         minWidth={820}
         maxHeight={520}
       />
-      <ChangeModal name={adapter.name} change={change} onClose={() => setChange(null)} />
+      <ChangeModal adapter={adapter} change={change} onClose={() => setChange(null)} />
     </section>
   );
 }

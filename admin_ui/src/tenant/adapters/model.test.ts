@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import type { Schemas } from "../../api/client";
 import {
   type Adapter,
   type AdapterVersion,
@@ -7,9 +8,12 @@ import {
   servesText,
   standing,
   type Tier,
+  takesOver,
   tierOf,
   type VersionState,
 } from "./model";
+
+type Alias = Schemas["Alias"];
 
 function version(number: number, state: VersionState): AdapterVersion {
   return {
@@ -57,6 +61,25 @@ function adapter(states: VersionState[], serving: Record<number, [number, Tier]>
     },
   };
 }
+
+describe("what takes over", () => {
+  const two = adapter(["active", "active"], { 2: [100, "device"] });
+  it("is the version before, once the newest is gone", () => {
+    expect(takesOver(two, 2, null)).toBe(1);
+    expect(takesOver(two, 2, "deprecated")).toBe(1);
+    expect(takesOver(two, 1, null)).toBeNull();
+    expect(takesOver(adapter(["active"], {}), 1, null)).toBeNull();
+  });
+
+  it("is a newer version that is reinstated", () => {
+    expect(takesOver(adapter(["active", "deprecated"], {}), 2, "active")).toBe(2);
+  });
+
+  it("is nobody where an alias says what the name means", () => {
+    const alias = { alias: "prod", targets: [], shadow: null } as unknown as Alias;
+    expect(takesOver({ ...two, aliases: [alias] }, 2, null)).toBeNull();
+  });
+});
 
 describe("an adapter", () => {
   it("serves, whatever became of a later upload", () => {

@@ -41,6 +41,31 @@ export function servesText({ serving }: Adapter): string {
   return serving.versions.map(({ version, weight }) => `v${version} ${weight} %`).join(", ");
 }
 
+/** The alias that a bare name means, once somebody has set it. */
+export const DEFAULT_ALIAS = "prod";
+
+export const hasDefaultAlias = ({ aliases }: Adapter): boolean =>
+  aliases.some(({ alias }) => alias === DEFAULT_ALIAS);
+
+/**
+ * Which version takes all requests of the bare name once `version` is in `state` (null: deleted); null:
+ * none does, or what it means does not change by that.
+ */
+export function takesOver(
+  adapter: Adapter,
+  version: number,
+  state: VersionState | null,
+): number | null {
+  if (hasDefaultAlias(adapter)) return null;
+  const newest = (versions: readonly AdapterVersion[]) =>
+    Math.max(0, ...versions.filter((each) => each.state === "active").map((each) => each.version));
+  const after = adapter.versions
+    .filter((each) => state !== null || each.version !== version)
+    .map((each) => (each.version === version && state !== null ? { ...each, state } : each));
+  const next = newest(after);
+  return next === newest(adapter.versions) || next === 0 ? null : next;
+}
+
 const TIERS: readonly Tier[] = ["device", "host", "shared", "store"];
 
 /** The slowest tier that a request may have to wait for. */

@@ -1,18 +1,22 @@
 /** How one was served: tokens by class, first tokens and the pace beside the promise, errors. */
 
-import { SimpleGrid, Skeleton, Text } from "@mantine/core";
+import { Anchor, SimpleGrid, Skeleton, Text } from "@mantine/core";
+import { Link } from "react-router";
 import { formatCompact, formatCount, formatMs, formatPart } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import type { Range } from "../../components/range";
 import { ErrorState } from "../../components/states";
 import { TimeSeries } from "../../components/TimeSeries";
 import { useStale } from "../../live/stale";
+import { rejectedOf } from "../../rejections/model";
 import {
   type Answer,
   ERROR_COLORS,
+  errorsOf,
   type Kept,
   kept,
   kindsOf,
+  requestsOf,
   SERVICE,
   TOKENS,
   tokensByClass,
@@ -24,11 +28,11 @@ const SYNC = "overview";
 
 interface ServedProps {
   range: Range;
-  /** A range that was drawn leads to its requests. */
-  onBrush: (startS: number, endS: number) => void;
+  /** What a chart is drawn of is listed elsewhere. */
+  onOpen: (to: string) => void;
 }
 
-export function Served({ range, onBrush }: ServedProps) {
+export function Served({ range, onOpen }: ServedProps) {
   const service = useServed(SERVICE, range.startS, range.endS);
   const tokens = useServed(TOKENS, range.startS, range.endS);
   const stale = useStale(service.dataUpdatedAt);
@@ -46,7 +50,7 @@ export function Served({ range, onBrush }: ServedProps) {
             isStacked
             times={tokens.data.times}
             series={tokensByClass(tokens.data)}
-            onBrush={onBrush}
+            {...leading(onOpen, tokens.data, requestsOf)}
           />
         )}
       </Panel>
@@ -54,32 +58,57 @@ export function Served({ range, onBrush }: ServedProps) {
         answer={service.data}
         metric="ttft"
         title="Time to first token (TTFT)"
-        {...{ stale, onBrush }}
+        {...{ range, stale, onOpen }}
       />
       <PromiseKept
         answer={service.data}
         metric="tpot"
         title="Time per output token (TPOT)"
-        {...{ stale, onBrush }}
+        {...{ range, stale, onOpen }}
       />
-      <Errors answer={service.data} stale={stale} />
+      <Errors answer={service.data} {...{ range, stale, onOpen }} />
     </SimpleGrid>
   );
 }
 
-interface PromiseProps {
-  answer: Answer | undefined;
-  metric: "ttft" | "tpot";
-  title: string;
-  stale: string | null;
-  onBrush: (startS: number, endS: number) => void;
+type AddressOf = (startS: number, endS: number) => string;
+
+/** A range that was drawn, or a step that was clicked, leads to what is behind it. */
+function leading(onOpen: (to: string) => void, answer: Answer, addressOf: AddressOf) {
+  return {
+    onBrush: (startS: number, endS: number) => onOpen(addressOf(startS, endS)),
+    onPick: (index: number) => {
+      const startS = answer.times[index];
+      if (startS !== undefined) onOpen(addressOf(startS, startS + answer.step_s));
+    },
+  };
 }
 
-function PromiseKept({ answer, metric, title, stale, onBrush }: PromiseProps) {
+interface ChartProps extends ServedProps {
+  answer: Answer | undefined;
+  stale: string | null;
+}
+
+interface PromiseProps extends ChartProps {
+  metric: "ttft" | "tpot";
+  title: string;
+}
+
+function PromiseKept({ answer, metric, title, range, stale, onOpen }: PromiseProps) {
   const met = answer && kept(answer, `${metric}_attainment`);
   const target = met?.targetMs;
+  const slowest: AddressOf = (startS, endS) => requestsOf(startS, endS, `-${metric}`);
   return (
-    <Panel title={title} note={met ? promiseOf(met) : "…"} stale={stale}>
+    <Panel
+      title={title}
+      note={met ? promiseOf(met) : "…"}
+      stale={stale}
+      action={
+        <Anchor component={Link} to={slowest(range.startS, range.endS)} size="sm">
+          Slowest requests
+        </Anchor>
+      }
+    >
       {!answer && <Loading />}
       {answer && (
         <TimeSeries
@@ -88,7 +117,7 @@ function PromiseKept({ answer, metric, title, stale, onBrush }: PromiseProps) {
           series={kindsOf(answer, metric)}
           format={formatMs}
           target={target == null ? undefined : { value: target, label: `target ${target} ms` }}
-          onBrush={onBrush}
+          {...leading(onOpen, answer, slowest)}
           sync={SYNC}
         />
       )}
@@ -102,15 +131,25 @@ function promiseOf({ met, promised, targetMs }: Kept): string {
   return `${target} met by ${formatCount(met)} of ${formatCount(promised)} requests (${formatPart(met / promised)})`;
 }
 
-function Errors({ answer, stale }: { answer: Answer | undefined; stale: string | null }) {
-  const errors = answer && totalOf(answer, "errors");
+function Errors({ answer, range, stale, onOpen }: ChartProps) {
+  const rejected: AddressOf = (startS, endS) => rejectedOf("/rejected", { startS, endS });
   const answers = answer && totalOf(answer, "answers");
+  const errors = answer && errorsOf(answer);
   const note =
     errors == null || answers == null
-      ? "Nothing was answered in this time."
-      : `${formatCount(errors)} of ${formatCount(answers)} answers (${formatPart(answers === 0 ? null : errors / answers)})`;
+      ? "No inference calls in this time."
+      : `${formatCount(errors)} of ${formatCount(answers)} inference calls (${formatPart(answers === 0 ? null : errors / answers)})`;
   return (
-    <Panel title="Errors by status" note={answer ? note : "…"} stale={stale}>
+    <Panel
+      title="Errors by status"
+      note={answer ? note : "…"}
+      stale={stale}
+      action={
+        <Anchor component={Link} to={rejected(range.startS, range.endS)} size="sm">
+          Rejected calls
+        </Anchor>
+      }
+    >
       {!answer && <Loading />}
       {answer && errors === 0 && answers !== null && (
         <Text size="sm" c="dimmed">
@@ -125,6 +164,7 @@ function Errors({ answer, stale }: { answer: Answer | undefined; stale: string |
           times={answer.times}
           series={kindsOf(answer, "errors", ERROR_COLORS)}
           format={formatCompact}
+          {...leading(onOpen, answer, rejected)}
           sync={SYNC}
         />
       )}

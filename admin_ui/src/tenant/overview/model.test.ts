@@ -4,6 +4,7 @@ import {
   type AuditEntry,
   changes,
   daysOf,
+  errorsOf,
   type Forecast,
   kept,
   partOf,
@@ -43,6 +44,16 @@ const answer = (...all: One[]): Answer => ({
   total: all.length,
   series: all,
   sums: [],
+});
+
+it("calls without an error are no calls unknown", () => {
+  const sums = (...all: [string, number][]) => ({
+    ...answer(),
+    sums: all.map(([metric, value]) => ({ metric, unit: "count" as const, value })),
+  });
+  expect(errorsOf(sums())).toBeNull();
+  expect(errorsOf(sums(["answers", 3]))).toBe(0);
+  expect(errorsOf(sums(["answers", 3], ["errors", 2]))).toBe(2);
 });
 
 describe("how one was served", () => {

@@ -92,6 +92,22 @@ export function totalOf(answer: Answer, metric: string): number | null {
   return answer.sums.find((each) => each.metric === metric)?.value ?? null;
 }
 
+/** Where the requests of a time are listed; `sort`: those first that took longest. */
+export function requestsOf(startS: number, endS: number, sort?: string): string {
+  const query = new URLSearchParams({
+    start: String(Math.floor(startS)),
+    end: String(Math.ceil(endS)),
+  });
+  if (sort !== undefined) query.set("sort", sort);
+  return `/requests?${query}`;
+}
+
+/** How many calls were answered with an error; null: it is not known of any call. */
+export function errorsOf(answer: Answer): number | null {
+  if (totalOf(answer, "answers") === null) return null;
+  return totalOf(answer, "errors") ?? 0; // without an error there is no series of them
+}
+
 export interface Change {
   id: string;
   atS: number;

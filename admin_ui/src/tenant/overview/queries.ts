@@ -34,6 +34,35 @@ export function useServed(metric: typeof SERVICE | typeof TOKENS, startS: number
   });
 }
 
+/** Whether the tenant has never sent anything; undefined: it is not known yet. */
+export function useIsNew(): boolean | undefined {
+  const { client } = useApi();
+  const { data, isError } = useQuery({
+    queryKey: ["/v1/requests", "/v1/rejected_calls", "any"],
+    queryFn: async () => {
+      const params = { query: { limit: 1 } };
+      const requests = required((await client.GET("/v1/requests", { params })).data);
+      if (requests.data.length > 0) return false;
+      const rejected = required((await client.GET("/v1/rejected_calls", { params })).data);
+      return rejected.data.length === 0;
+    },
+  });
+  return isError ? false : data;
+}
+
+/** A model that can be asked; null: none is known. */
+export function useFirstModel(isAllowed: boolean): string | null {
+  const { client } = useApi();
+  const { data } = useQuery({
+    queryKey: ["/v1/models", "first"],
+    enabled: isAllowed,
+    queryFn: async () =>
+      required((await client.GET("/v1/models", { params: { query: { limit: 1 } } })).data).data,
+    retry: false,
+  });
+  return data?.[0]?.id ?? null;
+}
+
 export function useEvents() {
   const { client } = useApi();
   return useQuery({

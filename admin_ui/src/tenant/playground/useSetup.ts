@@ -11,8 +11,9 @@ export interface Told {
   /** What a link says, else what was left in this tab. */
   setup: Setup | null;
   isLinked: boolean;
-  /** `?left=name` names the first model, as links from other pages do. */
+  /** `?left=name` names the first model, as links from other pages do; `right=base`: beside the base model. */
   wanted: string | null;
+  isBesideBase: boolean;
 }
 
 /** What a playground is to begin with, before it is known which models there are. */
@@ -21,7 +22,12 @@ export function useTold(): Told {
   const [told] = useState<Told>(() => {
     const linked = decodeSetup(window.location.hash.slice(1));
     const kept = decodeSetup(sessionStorage.getItem(KEPT) ?? "");
-    return { setup: linked ?? kept, isLinked: linked !== null, wanted: params.get("left") };
+    return {
+      setup: linked ?? kept,
+      isLinked: linked !== null,
+      wanted: params.get("left"),
+      isBesideBase: params.get("right") === "base",
+    };
   });
   return told;
 }
@@ -31,12 +37,17 @@ export function namesOf({ setup, wanted }: Told): string[] {
 }
 
 /** Two to begin with: what is wanted, or the first adapter, beside another one or the base model. */
-function firstModels(options: readonly ModelOption[], wanted: string | null): string[] {
+function firstModels(
+  options: readonly ModelOption[],
+  wanted: string | null,
+  isBesideBase: boolean,
+): string[] {
   const names = options.map(({ value }) => value);
   const base = options.find(({ isBase }) => isBase)?.value;
   const adapters = names.filter((name) => name !== base && !name.includes("@"));
   const first = wanted ?? adapters[0] ?? base;
-  const second = adapters.find((name) => name !== first) ?? base;
+  const other = isBesideBase ? undefined : adapters.find((name) => name !== first);
+  const second = other ?? base;
   return [...new Set([first, second])].filter((model) => model !== undefined);
 }
 
@@ -48,7 +59,7 @@ export function useSetup(
 ): [Setup, (setup: Setup) => void] {
   const [setup, setSetup] = useState<Setup>(() => {
     const wanted = told.wanted !== null && askable.includes(told.wanted) ? told.wanted : null;
-    const models = firstModels(options, wanted);
+    const models = firstModels(options, wanted, told.isBesideBase);
     if (told.setup === null)
       return { prompt: "", system: "", models, params: PARAMS, isTogether: false };
     const known = told.setup.models.filter((model) => askable.includes(model));

@@ -57,14 +57,20 @@ export function Forecast({ of, parcel, hasName, preflight, error, isAsking }: Fo
   );
 }
 
+/** Whether the server could not answer now: what is sent may be accepted all the same. */
+export function isLater(error: unknown): boolean {
+  if (error == null) return false;
+  return !(error instanceof ApiError) || error.status === 429 || error.status >= 500;
+}
+
 /** A refusal of the plan's or the name's, or a server that cannot say yet: then one may send. */
 function Unknown({ error }: { error: unknown }) {
-  const isLater = error instanceof ApiError && error.status === 503;
+  const later = isLater(error);
   return (
     <Alert
-      color={isLater ? "yellow" : "red"}
+      color={later ? "yellow" : "red"}
       role="alert"
-      title={isLater ? "The server cannot say yet" : "It would not be taken"}
+      title={later ? "The server cannot say yet" : "It would be rejected"}
     >
       {describe(error)}
     </Alert>

@@ -11,7 +11,7 @@ import { ErrorState } from "../../components/states";
 import { CandidatePicker } from "./CandidatePicker";
 import { useUploads } from "./context";
 import { FolderButton } from "./FolderButton";
-import { Forecast } from "./Forecast";
+import { Forecast, isLater } from "./Forecast";
 import {
   type Candidate,
   CONFIG_NAME,
@@ -22,7 +22,8 @@ import {
   suggestName,
   WEIGHTS_NAME,
 } from "./folder";
-import { useParcel, usePreflight } from "./queries";
+import { useExisting, useKeepServing, useParcel, usePreflight } from "./queries";
+import { WhatServes } from "./WhatServes";
 
 interface UploadDialogProps {
   /** Of another version; "" of a new adapter. */
@@ -55,7 +56,12 @@ function UploadForm({ fixed, onClose }: { fixed: string; onClose: () => void }) 
   const [asked] = useDebouncedValue(name, 250);
   const parcel = useParcel(chosen);
   const preflight = usePreflight(asked, parcel.data ?? null);
-  const isReady = name !== "" && parcel.data != null && preflight.data?.accepted !== false;
+  const existing = useExisting(asked);
+  const [keepsInactive, setKeepsInactive] = useState(false);
+  const keep = useKeepServing();
+  const isAsked = asked === name && !preflight.isFetching;
+  const isTaken = isLater(preflight.error) || preflight.data?.accepted === true;
+  const isReady = name !== "" && parcel.data != null && isAsked && isTaken;
 
   async function take(entries: Entry[]) {
     const found = await candidatesIn(entries);
@@ -66,15 +72,16 @@ function UploadForm({ fixed, onClose }: { fixed: string; onClose: () => void }) 
     if (name === "" && first !== null) setTyped(suggestName(first.folder));
   }
 
-  function send(event: FormEvent) {
+  async function send(event: FormEvent) {
     event.preventDefault();
     if (!isReady || chosen === null || parcel.data == null) return;
+    if (existing !== null && keepsInactive) await keep.mutateAsync(existing);
     void desk.start(name, chosen.folder, parcel.data);
     onClose();
   }
 
   return (
-    <form onSubmit={send}>
+    <form onSubmit={(event) => void send(event).catch(() => undefined)}>
       <Stack>
         <TextInput
           label="Name"
@@ -107,11 +114,15 @@ function UploadForm({ fixed, onClose }: { fixed: string; onClose: () => void }) 
             isAsking={preflight.isFetching}
           />
         )}
+        {existing && (
+          <WhatServes adapter={existing} keeps={keepsInactive} onKeeps={setKeepsInactive} />
+        )}
+        {keep.error ? <ErrorState error={keep.error} title="Nothing was sent" /> : null}
         <Group justify="flex-end">
           <Button variant="default" onClick={onClose}>
             Close
           </Button>
-          <Button type="submit" disabled={!isReady}>
+          <Button type="submit" disabled={!isReady} loading={keep.isPending}>
             Upload
           </Button>
         </Group>

@@ -1,10 +1,11 @@
 /** What the server says of uploads and of the versions that they become. */
 
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { withErrors } from "../../api/client";
+import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { required, withErrors } from "../../api/client";
 import { useApi, useSession } from "../../api/context";
+import { ApiError } from "../../api/errors";
 import { credentialsOf } from "../../api/session";
-import { isPending } from "../adapters/model";
+import { type Adapter, DEFAULT_ALIAS, isPending } from "../adapters/model";
 import { type Candidate, type Parcel, pack } from "./folder";
 import { askPreflight } from "./send";
 
@@ -45,6 +46,45 @@ export function usePreflight(name: string, parcel: Parcel | null) {
     placeholderData: keepPreviousData,
     retry: false,
     gcTime: 0,
+  });
+}
+
+/** The adapter that has this name; null: there is none, or nothing of it serves. */
+export function useExisting(name: string): Adapter | null {
+  const { client } = useApi();
+  const found = useQuery({
+    queryKey: ["get", "/v1/adapters/{name}", "of an upload", name],
+    enabled: name !== "",
+    queryFn: async () => {
+      try {
+        const { data } = await client.GET("/v1/adapters/{name}", { params: { path: { name } } });
+        return required(data);
+      } catch (error) {
+        if (error instanceof ApiError && error.status === 404) return null;
+        throw error;
+      }
+    },
+    retry: false,
+  });
+  const adapter = found.data ?? null;
+  return adapter !== null && adapter.serving.versions.length > 0 ? adapter : null;
+}
+
+/** What the name means now it goes on to mean, whatever versions come: its alias says so. */
+export function useKeepServing() {
+  const { client } = useApi();
+  const queries = useQueryClient();
+  return useMutation({
+    mutationFn: async ({ name, serving }: Adapter) => {
+      await client.PUT("/v1/adapters/{name}/aliases/{alias}", {
+        params: { path: { name, alias: DEFAULT_ALIAS } },
+        body: {
+          targets: serving.versions.map(({ version, weight }) => ({ version, weight })),
+          reason: "a new version is kept inactive",
+        },
+      });
+    },
+    onSuccess: () => queries.invalidateQueries({ queryKey: ["get", "/v1/adapters/{name}"] }),
   });
 }
 

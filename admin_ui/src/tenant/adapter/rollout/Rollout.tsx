@@ -18,7 +18,7 @@ import type { Schemas } from "../../../api/client";
 import { Panel } from "../../../components/Panel";
 import { useParam } from "../../../components/SidePanel";
 import { ErrorState } from "../../../components/states";
-import type { Adapter } from "../../adapters/model";
+import { type Adapter, DEFAULT_ALIAS } from "../../adapters/model";
 import type { TabProps } from "../tabs";
 import { EvaluationPanel } from "./EvaluationPanel";
 import { HistoryPanel } from "./HistoryPanel";
@@ -31,8 +31,6 @@ import { TrafficPanel } from "./TrafficPanel";
 import { VersionTimeline } from "./VersionTimeline";
 import { WeightBar } from "./WeightBar";
 import { WeightsForm } from "./WeightsForm";
-
-const DEFAULT_ALIAS = "prod";
 
 export default function Rollout({ adapter }: TabProps) {
   const { name } = adapter;
@@ -132,7 +130,13 @@ function AliasView({ adapter, alias }: AliasViewProps) {
       <Panel
         title="Serves now"
         note={now ? targetsText(now.targets) : newestText(alias, versions)}
-        action={<FlipBack changes={changes} disabled={(history.data?.length ?? 0) === 0} />}
+        action={
+          <FlipBack
+            changes={changes}
+            previous={now === undefined ? beforeNewest(alias, versions) : null}
+            hasHistory={(history.data?.length ?? 0) > 0}
+          />
+        }
       >
         <WeightBar targets={now?.targets ?? newestOf(alias, versions)} />
         {changes.rollBack.error ? (
@@ -176,6 +180,13 @@ function newestOf(alias: string, versions: Schemas["AdapterVersion"][]): Schemas
   return [{ version: Math.max(...active.map(({ version }) => version)), weight: 100 }];
 }
 
+/** The version that the name goes back to while there is no alias. */
+function beforeNewest(alias: string, versions: Schemas["AdapterVersion"][]): number | null {
+  const active = versions.filter(({ state }) => state === "active").map(({ version }) => version);
+  const [, previous] = active.sort((one, other) => other - one);
+  return alias === DEFAULT_ALIAS ? (previous ?? null) : null;
+}
+
 function newestText(alias: string, versions: Schemas["AdapterVersion"][]): string {
   const [newest] = newestOf(alias, versions);
   return newest
@@ -185,11 +196,13 @@ function newestText(alias: string, versions: Schemas["AdapterVersion"][]): strin
 
 interface FlipBackProps {
   changes: ReturnType<typeof useAliasChanges>;
-  disabled: boolean;
+  /** Without an alias: the version before the newest. */
+  previous: number | null;
+  hasHistory: boolean;
 }
 
 /** One click, for it is needed in a hurry; said again, it takes itself back. */
-function FlipBack({ changes, disabled }: FlipBackProps) {
+function FlipBack({ changes, previous, hasHistory }: FlipBackProps) {
   const { rollBack, path } = changes;
   return (
     <Group gap="xs">
@@ -199,13 +212,15 @@ function FlipBack({ changes, disabled }: FlipBackProps) {
         variant="default"
         leftSection={<IconArrowBackUp size={15} />}
         loading={rollBack.isPending}
-        disabled={disabled}
+        disabled={!hasHistory && previous === null}
         onClick={() => rollBack.mutate({ params: { path } })}
       >
         Roll back
       </Button>
       <Text size="xs" c="dimmed" visibleFrom="sm">
-        undoes the last change
+        {hasHistory || previous === null
+          ? "undoes the last change"
+          : `sends all requests to version ${previous}`}
       </Text>
     </Group>
   );

@@ -1,0 +1,28 @@
+/** Calls of all tenants, or of one, that were answered with an error. */
+
+import { PageHeader } from "../../components/PageHeader";
+import { useParam } from "../../components/SidePanel";
+import { RejectedList } from "../../rejections/RejectedList";
+import { TenantPicker } from "../TenantPicker";
+
+export default function Page() {
+  const [tenant, setTenant] = useParam("tenant");
+  return (
+    <>
+      <PageHeader
+        title="Rejected calls"
+        description="Calls of the inference API that were answered with an error, newest first: of all tenants, or of one."
+        action={
+          <TenantPicker
+            label="Tenant"
+            placeholder="All tenants"
+            clearable
+            value={tenant}
+            onChange={setTenant}
+          />
+        }
+      />
+      <RejectedList side="operator" tenant={tenant ?? undefined} />
+    </>
+  );
+}

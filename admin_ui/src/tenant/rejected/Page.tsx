@@ -1,0 +1,16 @@
+/** The tenant's calls that were answered with an error. */
+
+import { PageHeader } from "../../components/PageHeader";
+import { RejectedList } from "../../rejections/RejectedList";
+
+export default function Page() {
+  return (
+    <>
+      <PageHeader
+        title="Rejected calls"
+        description="Calls of the inference API that were answered with an error, newest first."
+      />
+      <RejectedList side="tenant" />
+    </>
+  );
+}
