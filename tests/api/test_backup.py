@@ -33,6 +33,7 @@ from signed_store import signed_store
 from small_disk import small_disk
 from tenora_platform.backup import making
 from tenora_platform.backup.dump import nothing_deleted
+from tenora_platform.backup.objects import copy_out
 from tenora_platform.backup.place import BackupError, Place
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.db import Base, DatabaseUrls
@@ -144,6 +145,7 @@ async def test_an_installation_is_the_same_on_an_empty_machine(
     async with running_api(own, tmp_path / "1") as api:
         whole = await fill(api, events=1000, adapters=20)
         kept = stored_objects(api)
+        (own.data_dir / "admin_keys").write_text("hash of a key\n")
         await made(own, tmp_path / "backup", "--with-secret")
     before = tables(str(own.database_url))
     code, text = await asyncio.to_thread(
@@ -152,6 +154,7 @@ async def test_an_installation_is_the_same_on_an_empty_machine(
     assert code == 0, text
     assert "1001 events, 2 invoices, 1000 receipts" in text
     assert machine.server_secret().root == SECRET.encode()
+    assert (machine.data_dir / "admin_keys").read_text() == "hash of a key\n"
     with running_servers(machine, machine.server_secret()) as ready:
         after = tables(str(ready.database_url))
         assert len(after.pop("audit_logs")) == len(before.pop("audit_logs")) + 1
@@ -216,7 +219,6 @@ async def test_what_the_rows_of_its_moment_own_is_not_deleted_meanwhile(
         await api.call(whole.tenant.key, "POST", "/v1/adapters", files=waiting)
         kept = stored_objects(api)
         loop = asyncio.get_running_loop()
-        copy_out = making.copy_out
 
         def after_all_is_gone(*of: object) -> object:
             asyncio.run_coroutine_threadsafe(everything_goes(api, whole), loop).result(60)
@@ -345,6 +347,13 @@ async def test_killed_commands(own: Settings, empty: Settings, tmp_path: Path) -
     for words in (("migrate",), ("store", "status"), ("backup", str(tmp_path / "third"))):
         text = await asyncio.to_thread(refused, empty, *words)
         assert "has not come to its end" in text
+    with command(empty, "restore", str(second)) as process:
+        large = empty.data_dir / "objects" / "uploads" / "upload_x" / "large"
+        large.unlink(missing_ok=True)
+        wait_for(process, large.exists)
+        process.send_signal(signal.SIGSTOP)
+        text = await asyncio.to_thread(refused, empty, "restore", str(second))
+        assert "Another restore" in text
     other = shutil.copytree(second, tmp_path / "other")
     change_manifest(other, at="2020-01-01T00:00:00Z", servers_secret=SECRET)
     assert "another backup" in refused(empty, "restore", str(other))
@@ -468,8 +477,11 @@ async def test_an_installation_that_serves_is_no_place(
 ) -> None:
     async with running_api(own, tmp_path / "1") as api:
         tenant = await api.new_tenant("mine")
+        keys = own.data_dir / "admin_keys"
+        change_manifest(backup, SECRET, admin_keys=["hash of a key"])
         text = await asyncio.to_thread(refused, own, "restore", str(backup))
         assert "The database is not empty" in text
+        assert not keys.exists()
         assert (await api.call(tenant.key, "GET", "/v1/models")).status_code == 200
 
 

@@ -44,8 +44,8 @@ def old(settings: Settings, servers: Servers, tmp_path: Path) -> Old:
         archive.extractall(data, filter="data")
     known = json.loads((data / "keys.json").read_text())
     url = empty_database(servers)
-    command = [find_binaries() / "psql", "-qX", "-v", "ON_ERROR_STOP=1", "-d", plain_url(url)]
-    subprocess.run([*command, "-f", data / "database.sql"], check=True, capture_output=True)
+    command = [str(find_binaries() / "psql"), "-qX", "-v", "ON_ERROR_STOP=1", "-d", plain_url(url)]
+    subprocess.run([*command, "-f", str(data / "database.sql")], check=True, capture_output=True)
     return Old(settings.model_copy(update={"data_dir": data, "database_url": url}), known)
 
 

@@ -183,4 +183,3 @@ def unpacked(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
         while left:
             yield packer.decompress(left, most)
             left = packer.unconsumed_tail
-    yield packer.flush()

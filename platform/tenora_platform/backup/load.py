@@ -26,8 +26,8 @@ def load(urls: DatabaseUrls, place: Place, manifest: Manifest) -> None:
         _make_months(link, manifest.months)
         tables = {table.name: table for table in manifest.tables}
         _compare(link, manifest, tables)
+        names = sql.SQL(", ").join(map(sql.Identifier, tables))
         with link.transaction(), _unguarded(link):
-            names = sql.SQL(", ").join(map(sql.Identifier, tables))
             link.execute(sql.SQL("TRUNCATE {}").format(names))
             for name in _in_order(link, tables):
                 _fill(link, place, tables[name])
@@ -36,7 +36,7 @@ def load(urls: DatabaseUrls, place: Place, manifest: Manifest) -> None:
                     "SELECT setval(quote_ident(%s)::regclass, %s, %s)",
                     (each.name, each.last_value, each.is_called),
                 )
-        link.execute("ANALYZE")
+        link.execute(sql.SQL("ANALYZE {}").format(names))
 
 
 def _make_months(link: Link, months: list[date]) -> None:

@@ -45,7 +45,7 @@ def kept_objects(objects: ObjectStore) -> Iterator[str]:
 def copy_out(objects: ObjectStore, place: Place) -> Objects:
     """Copy every object. One that is gone since it was listed is left out: no row owns it."""
     count = size = 0
-    with TemporaryFile() as lines:  # the list of a large store is large, too
+    with _named("listed"), TemporaryFile() as lines:  # the list of a large store is large, too
         packer = zlib.compressobj(wbits=31)
         for path in kept_objects(objects):
             stored = _copy(objects, path, place)

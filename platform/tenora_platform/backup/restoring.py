@@ -4,18 +4,21 @@ that was interrupted is known by a table of its database, and goes on when it is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import LiteralString
 
 import redis
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from obstore.store import ObjectStore
 from psycopg import sql
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import Connection, text
 
 from tenora_platform.admin_key import keep_made_keys, made_keys
 from tenora_platform.audit.service import AuditLog
-from tenora_platform.backup.connections import connected
+from tenora_platform.backup.connections import Link, connected
 from tenora_platform.backup.load import load
 from tenora_platform.backup.manifest import Manifest, check_seal
 from tenora_platform.backup.objects import copy_in, kept_objects, listed, of_backup
@@ -82,14 +85,6 @@ def _secret(settings: Settings, place: Place, manifest: Manifest) -> ServerSecre
     return secret
 
 
-def keep_keys(settings: Settings, secret: ServerSecret, manifest: Manifest) -> None:
-    """Put into the data directory what opens the platform: the secret and the keys made here."""
-    if settings.secret is None:
-        keep_secret(settings.data_dir, secret)
-    if manifest.admin_keys and not made_keys(settings):
-        keep_made_keys(settings, manifest.admin_keys)
-
-
 def restore_backup(
     settings: Settings, urls: DatabaseUrls, place: Place, manifest: Manifest
 ) -> None:
@@ -103,23 +98,45 @@ def restore_backup(
     if settings.object_store is not None:
         mark = mark_of(Installation(settings.installation), urls.secret)
         claim_store(settings.object_store, mark)
-    keep_keys(settings, urls.secret, manifest)
+    if settings.secret is None:
+        keep_secret(settings.data_dir, urls.secret)
+    if manifest.admin_keys and not made_keys(settings):
+        keep_made_keys(settings, manifest.admin_keys)
     prepare_database(urls, manifest.revision, may_prepare=_marked(token))
-    load(urls, place, manifest)
-    prepare_database(urls, may_prepare=_marked(token))
-    copy_in(place, manifest.objects, objects)
-    asyncio.run(_adopt(urls, objects, manifest))
-    with connected(urls.owner) as link:
-        link.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(UNFINISHED)))
+    with _alone(urls):
+        load(urls, place, manifest)
+        prepare_database(urls, may_prepare=lambda _: None)
+        copy_in(place, manifest.objects, objects)
+        asyncio.run(_adopt(urls, objects, manifest))
+
+
+_MARK = sql.Identifier(UNFINISHED)
+
+
+@contextmanager
+def _alone(urls: DatabaseUrls) -> Iterator[None]:
+    """No other restore fills the database while the block runs; at its end the mark goes."""
+    with connected(urls.owner) as link, link.transaction():
+        _lock(link, "ACCESS EXCLUSIVE")
+        yield
+        link.execute(sql.SQL("DROP TABLE {}").format(_MARK))
+
+
+def _lock(link: Link, mode: LiteralString) -> None:
+    """The mark, until the transaction ends. Raises BackupError where another restore has it."""
+    try:
+        link.execute(sql.SQL("LOCK TABLE {} IN {} MODE NOWAIT").format(_MARK, sql.SQL(mode)))
+    except LockNotAvailable as error:
+        raise BackupError("Another restore into this database is running.") from error
 
 
 def _goes_on(urls: DatabaseUrls, token: str) -> bool:
     """Whether this restore was begun before; else the database is empty. Raises BackupError."""
-    with connected(urls.owner) as link:
+    with connected(urls.owner) as link, link.transaction():
         found = link.execute("SELECT to_regclass(%s) IS NOT NULL", (UNFINISHED,)).fetchone()
         if found == (True,):
-            query = sql.SQL("SELECT token FROM {}").format(sql.Identifier(UNFINISHED))
-            if link.execute(query).fetchone() != (token,):
+            _lock(link, "ACCESS SHARE")
+            if link.execute(sql.SQL("SELECT token FROM {}").format(_MARK)).fetchone() != (token,):
                 raise BackupError(
                     "The restore of another backup, or into another object store, has not come to "
                     "its end in this database. Restore into an empty one."

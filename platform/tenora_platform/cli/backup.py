@@ -62,9 +62,10 @@ def restore(
     from tenora_platform.backup.manifest import read_manifest
     from tenora_platform.backup.place import Place
     from tenora_platform.backup.proof import prove
-    from tenora_platform.backup.restoring import check_backup, keep_keys, restore_backup
+    from tenora_platform.backup.restoring import check_backup, restore_backup
     from tenora_platform.cli.checks import check_folders
     from tenora_platform.cli.parts import reached_database
+    from tenora_platform.secret import keep_secret
     from tenora_platform.settings import Settings
 
     settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
@@ -72,8 +73,8 @@ def restore(
     manifest = read_manifest(place)
     secret = check_backup(settings, place, manifest)
     check_folders(settings)
-    if settings.database_url is None:  # one of our own is made under the secret
-        keep_keys(settings, secret, manifest)
+    if settings.database_url is None and settings.secret is None:
+        keep_secret(settings.data_dir, secret)  # a database of our own is made under it
     known = settings.model_copy(update={"secret": SecretStr(secret.root.decode())})
     with reached_database(known) as urls:
         restore_backup(settings, urls, place, manifest)
