@@ -76,9 +76,10 @@ def psycopg_url(url: str) -> URL:
 
 
 def libpq_url(url: URL) -> str:
-    """The URL, password and all, as PostgreSQL's own library reads it: to that + is no space."""
+    """The URL, password and all, as PostgreSQL's own library reads it: + is no space there, and a
+    space is not left as it is."""
     whole = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    place, mark, query = whole.partition("?")
+    place, mark, query = whole.replace(" ", "%20").partition("?")
     return f"{place}{mark}{query.replace('+', '%20')}"
 
 

@@ -31,12 +31,13 @@ from books import reconcile, record, store
 from platform_fixtures import Servers, plain_url, with_database
 from signed_store import signed_store
 from small_disk import small_disk
-from tenora_platform.backup import making
+from tenora_platform.backup import making, restoring
 from tenora_platform.backup.dump import nothing_deleted
+from tenora_platform.backup.manifest import encode, read_manifest, sealed
 from tenora_platform.backup.objects import copy_out
 from tenora_platform.backup.place import BackupError, Place
 from tenora_platform.bootstrap import database_urls, prepare_database
-from tenora_platform.db import Base, DatabaseUrls
+from tenora_platform.db import Base, DatabaseUrls, libpq_url, psycopg_url
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.installation import DEFAULT, Installation
@@ -45,6 +46,7 @@ from tenora_platform.receipts.keys import read_key_set
 from tenora_platform.registry.collector import Collector
 from tenora_platform.registry.store_identity import OBJECT
 from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 from tenora_platform.usage.partitions import UsageMonths
 from whole_installation import Whole, check_all, fill, go_on, noon, tables, tenora
@@ -355,7 +357,7 @@ async def test_killed_commands(own: Settings, empty: Settings, tmp_path: Path) -
         text = await asyncio.to_thread(refused, empty, "restore", str(second))
         assert "Another restore" in text
     other = shutil.copytree(second, tmp_path / "other")
-    change_manifest(other, at="2020-01-01T00:00:00Z", servers_secret=SECRET)
+    change_manifest(other, at="2020-01-01T00:00:00Z", secret=SECRET)
     assert "another backup" in refused(empty, "restore", str(other))
     await restored(empty, second)
     assert tenora(empty, "migrate")[0] == 0
@@ -364,16 +366,13 @@ async def test_killed_commands(own: Settings, empty: Settings, tmp_path: Path) -
 # What a restore refuses
 
 
-def change_manifest(backup: Path, servers_secret: str | None = None, **changes: object) -> None:
+def change_manifest(backup: Path, secret: str | None = None, **changes: object) -> None:
     """By hand; with the secret, sealed anew."""
     path = backup / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    if servers_secret is not None:
-        from tenora_platform.backup.manifest import encode, read_manifest, sealed
-        from tenora_platform.secret import ServerSecret
-
+    if secret is not None:
         whole = read_manifest(Place(str(backup)))
-        path.write_bytes(encode(sealed(whole, ServerSecret(servers_secret.encode()))))
+        path.write_bytes(encode(sealed(whole, ServerSecret(secret.encode()))))
 
 
 def test_a_backup_without_a_manifest(backup: Path, empty: Settings) -> None:
@@ -401,6 +400,29 @@ def test_a_damaged_file_of_a_backup(pattern: str, how: str, backup: Path, empty:
     text = refused(empty, "restore", str(backup))
     assert "is damaged" in text
     untouched(empty)
+
+
+@pytest.mark.parametrize("pattern", ["database/usage_events.copy.gz", "objects/adapters/*/*.json"])
+def test_a_file_that_changes_after_it_was_checked(
+    pattern: str, backup: Path, empty: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row of that table is loaded and that object is not kept; the restore goes on with the
+    file as it was."""
+    path = next(backup.glob(pattern))
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(restoring, "_read_through", lambda place, file: None)
+        assert "is damaged" in refused(empty, "restore", str(backup))
+    with psycopg.connect(plain_url(str(empty.database_url))) as link:
+        loaded = link.execute("SELECT count(*) FROM usage_events").fetchone() != (0,)
+    assert loaded == pattern.startswith("objects")
+    lies = empty.data_dir / path.relative_to(backup)
+    assert not lies.exists()
+    assert "has not come to its end" in refused(empty, "migrate")
+    path.write_bytes(content)
+    code, text = tenora(empty, "restore", str(backup))
+    assert code == 0, text
 
 
 def test_a_backup_of_a_newer_version(backup: Path, empty: Settings) -> None:
@@ -578,10 +600,7 @@ async def test_an_owner_whom_row_level_security_binds(
         await api.admin("PATCH", f"/admin/v1/tenants/{whole.other.id}", json={"name": odd})
     await made(old, tmp_path / "backup")
     await restored(new, tmp_path / "backup")
-    places = [
-        each.owner.set(drivername="postgresql").render_as_string(hide_password=False)
-        for each in urls
-    ]
+    places = [libpq_url(each.owner) for each in urls]
     assert guards(places[0], urls[0]) == guards(places[1], urls[1])
     before, after = (tables(place) for place in places)
     assert before["kept_contents"] == after["kept_contents"]
@@ -592,12 +611,13 @@ async def test_an_owner_whom_row_level_security_binds(
 
 def ordinary_owner(servers: Servers) -> str:
     role = f"ordinary_{next(servers.numbers)}"
-    servers.execute("CREATE ROLE {} LOGIN CREATEROLE PASSWORD 'secret'", role)
+    servers.execute("CREATE ROLE {} LOGIN CREATEROLE PASSWORD 's+e c%ret'", role)
     servers.execute("CREATE DATABASE {} OWNER {}", role, role)
-    from tenora_platform.db import psycopg_url
-
     url = psycopg_url(with_database(servers.postgres_url, role))
-    return url.set(username=role, password="secret").render_as_string(hide_password=False)
+    url = url.set(username=role, password="s+e c%ret").update_query_dict(
+        {"options": "-c work_mem=8MB"}
+    )
+    return url.render_as_string(hide_password=False)
 
 
 def test_nothing_is_held_in_memory_whole(own: Settings, empty: Settings, tmp_path: Path) -> None:

@@ -176,10 +176,13 @@ def _packed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpacked(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """At most so many bytes at once, however small they were packed."""
+    """At most so many bytes at once, however small they were packed. Raises BackupError."""
     packer = zlib.decompressobj(_GZIP)
     for piece in pieces:
         left = piece
         while left:
-            yield packer.decompress(left, most)
+            try:
+                yield packer.decompress(left, most)
+            except zlib.error as error:
+                raise BackupError(f"The backup is damaged: {error}.") from error
             left = packer.unconsumed_tail

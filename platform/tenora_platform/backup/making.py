@@ -13,6 +13,7 @@ from tenora_platform.backup.dump import Snapshot, nothing_deleted
 from tenora_platform.backup.manifest import FILE, FORMAT, SECRET_FILE, Manifest, encode, sealed
 from tenora_platform.backup.objects import copy_out
 from tenora_platform.backup.place import BackupError, Place
+from tenora_platform.bootstrap import migration_state
 from tenora_platform.db import Base, DatabaseUrls
 from tenora_platform.object_store import open_object_store
 from tenora_platform.settings import Settings
@@ -36,6 +37,8 @@ def make_backup(
     with nothing_deleted(urls) as fence:
         with ExitStack() as links:
             dumped = Snapshot(urls, Base.metadata.tables, links).dump(place)
+        if dumped.revision != migration_state(urls)[1]:
+            raise BackupError("The database was migrated meanwhile: make the backup again.")
         objects = copy_out(open_object_store(settings.object_store_url), place)
         secret = place.write(SECRET_FILE, [urls.secret.root]) if with_secret else None
         manifest = Manifest(
