@@ -105,7 +105,8 @@ async def test_a_database_of_a_moment_and_a_newer_store(
 
 
 def base_backup(url: str, to: Path) -> None:
-    command = [find_binaries() / "pg_basebackup", "-D", to, "-d", plain_url(url), "-X", "none"]
+    program = str(find_binaries() / "pg_basebackup")
+    command = [program, "-D", str(to), "-d", plain_url(url), "-X", "none"]
     subprocess.run(command, check=True)
 
 

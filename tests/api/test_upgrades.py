@@ -16,8 +16,9 @@ import psycopg
 import pytest
 
 from api_harness import running_api, stored_objects
+from backup_places import empty_database
 from books import reconcile, record, store
-from platform_fixtures import Servers, plain_url, with_database
+from platform_fixtures import Servers, plain_url
 from tenora_platform import bootstrap
 from tenora_platform.backup import restoring
 from tenora_platform.embedded.postgres import find_binaries
@@ -47,12 +48,6 @@ def old(settings: Settings, servers: Servers, tmp_path: Path) -> Old:
     command = [str(find_binaries() / "psql"), "-qX", "-v", "ON_ERROR_STOP=1", "-d", plain_url(url)]
     subprocess.run([*command, "-f", str(data / "database.sql")], check=True, capture_output=True)
     return Old(settings.model_copy(update={"data_dir": data, "database_url": url}), known)
-
-
-def empty_database(servers: Servers) -> str:
-    name = f"old_{next(servers.numbers)}"
-    servers.execute("CREATE DATABASE {}", name)
-    return with_database(servers.postgres_url, name)
 
 
 def revision(url: str) -> str:

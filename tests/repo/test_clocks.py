@@ -19,7 +19,8 @@ FILES = """beside the times of files, which the system gives by its wall clock""
 
 PLATFORM = {
     STORED: """
-        audit/service budgets/true_up canary/rounds cli/books cli/money_fill cli/portal_bench
+        audit/service backup/making budgets/true_up canary/rounds cli/books cli/money_fill
+        cli/portal_bench
         evaluations/service invoices/parties invoices/runs invoices/service invoices/worker
         ledger/poster ledger/service operators/service processes/presence receipts/service
         rollouts/aliases tenants/key_service tenants/service webhooks/delivery webhooks/service
