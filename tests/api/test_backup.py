@@ -54,7 +54,7 @@ async def test_an_installation_is_the_same_on_an_empty_machine(
     async with running_api(own, tmp_path / "1") as api:
         whole = await fill(api, events=1000, adapters=20)
         kept = stored_objects(api)
-        (own.data_dir / "admin_keys").write_text("hash of a key\n")
+        (own.data_dir / "admin_keys").write_text("hash-of-a-key\n")
         await made(own, tmp_path / "backup", "--with-secret")
     before = tables(str(own.database_url))
     code, text = await asyncio.to_thread(
@@ -63,7 +63,7 @@ async def test_an_installation_is_the_same_on_an_empty_machine(
     assert code == 0, text
     assert "1001 events, 2 invoices, 1000 receipts" in text
     assert machine.server_secret().root == SECRET.encode()
-    assert (machine.data_dir / "admin_keys").read_text() == "hash of a key\n"
+    assert (machine.data_dir / "admin_keys").read_text() == "hash-of-a-key\n"
     with running_servers(machine, machine.server_secret()) as ready:
         after = tables(str(ready.database_url))
         assert len(after.pop("audit_logs")) == len(before.pop("audit_logs")) + 1
@@ -95,7 +95,8 @@ async def serves_on(api: Api, whole: Whole, kept: set[str]) -> None:
 async def test_what_is_written_meanwhile_leaves_a_whole_backup(
     own: Settings, empty: Settings, tmp_path: Path
 ) -> None:
-    """Events, uploads that come and go, adapters deleted and tenants made while it runs."""
+    """Events, uploads that come and go, adapters deleted and tenants made while it runs. A table
+    that an extension brought is in nobody's way."""
     async with running_api(own, tmp_path / "1") as api:
         await fill(api, events=60, adapters=4)
         going = asyncio.create_task(busy(api))
@@ -103,6 +104,10 @@ async def test_what_is_written_meanwhile_leaves_a_whole_backup(
         going.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await going
+    with psycopg.connect(plain_url(str(empty.database_url)), autocommit=True) as link:
+        link.execute(
+            "CREATE TABLE of_an_extension (); ALTER EXTENSION plpgsql ADD TABLE of_an_extension"
+        )
     await restored(empty, tmp_path / "backup")
 
 

@@ -58,11 +58,20 @@ def _compare(link: Link, manifest: Manifest, tables: dict[str, Table]) -> None:
 
 
 def _tables(link: Link, *, partitions: bool = False) -> list[str]:
+    own = ("alembic_version", UNFINISHED)
+    found = relations(link, "rp", partitions=partitions)
+    return [name for name in found if name not in own]
+
+
+def relations(link: Link, kinds: str, *, partitions: bool = False) -> list[str]:
+    """What the installation's schema has of these kinds, as PostgreSQL calls them, but for what an
+    extension brought."""
     rows = link.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
-        " AND relkind IN ('r', 'p') AND relname <> ALL(%s) AND (%s OR NOT relispartition)"
-        " ORDER BY relname",
-        (["alembic_version", UNFINISHED], partitions),
+        " AND relkind = ANY(%s) AND (%s OR NOT relispartition) AND NOT EXISTS (SELECT FROM"
+        " pg_depend WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid"
+        " AND deptype = 'e') ORDER BY relname",
+        (list(kinds), partitions),
     )
     return [str(row[0]) for row in rows]
 

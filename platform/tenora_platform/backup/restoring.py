@@ -19,7 +19,7 @@ from sqlalchemy import Connection, text
 from tenora_platform.admin_key import keep_made_keys, made_keys
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.backup.connections import Link, connected
-from tenora_platform.backup.load import load
+from tenora_platform.backup.load import load, relations
 from tenora_platform.backup.manifest import Manifest, check_seal
 from tenora_platform.backup.objects import copy_in, kept_objects, listed, of_backup
 from tenora_platform.backup.place import BackupError, Place, Stored, first_line
@@ -142,13 +142,10 @@ def _goes_on(urls: DatabaseUrls, token: str) -> bool:
                     "its end in this database. Restore into an empty one."
                 )
             return True
-        table = link.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
-            " AND relkind IN ('r', 'p', 'v', 'm', 'S') LIMIT 1"
-        ).fetchone()
-    if table is not None:
+        there = relations(link, "rpvmS")
+    if there:
         raise BackupError(
-            f"The database is not empty (it has {table[0]}). A restore writes only into an empty "
+            f"The database is not empty (it has {there[0]}). A restore writes only into an empty "
             "place: name another TENORA_DATABASE_URL or --data-dir."
         )
     return False
