@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A GPU machine has no web framework and no database; kernels and engine are tested there too.
 pytest_plugins = (
-    ["platform_fixtures", "limits_harness", "ledger_books"]
+    ["platform_fixtures", "limits_harness", "ledger_books", "backup_places"]
     if importlib.util.find_spec("fastapi")
     else []
 )

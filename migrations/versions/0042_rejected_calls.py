@@ -1,6 +1,6 @@
 """Calls of the inference API that were answered with an error.
 
-Revision: 0042, after 0039
+Revision: 0042, after 0041
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from alembic import op
 from tenora_platform.isolation import enable_tenant_isolation, only_the_operator_writes
 
 revision = "0042"
-down_revision = "0039"
+down_revision = "0041"
 branch_labels = None
 depends_on = None
 

@@ -3,6 +3,7 @@ of a made one are kept, in the data directory. Further keys are made by the API 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import NullPool, create_engine, text
@@ -41,8 +42,18 @@ def make_admin_key(settings: Settings, secret: ServerSecret) -> str:
     key = make_key("tna").text
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     hashes = (*_read(settings), hash_key(key, secret))
-    write_private(_file(settings), "".join(f"{each}\n" for each in hashes))
+    keep_made_keys(settings, hashes)
     return key
+
+
+def made_keys(settings: Settings) -> tuple[str, ...]:
+    """The hashes of those that were made here."""
+    return _read(settings)
+
+
+def keep_made_keys(settings: Settings, hashes: Sequence[str]) -> None:
+    """Have these valid from the next start, as if they had been made here."""
+    write_private(_file(settings), "".join(f"{each}\n" for each in hashes))
 
 
 def _file(settings: Settings) -> Path:

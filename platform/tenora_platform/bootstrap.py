@@ -3,6 +3,7 @@ migrations under an advisory lock. Runs as the database's owner, before anything
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from zlib import crc32
 
 from alembic import command
@@ -22,6 +23,9 @@ from tenora_platform.resources import migrations_folder
 from tenora_platform.secret import ServerSecret
 
 _LOCK_TIMEOUT_S = 30  # for which requests queue behind a migration that waits for a table
+UNFINISHED = "restore_unfinished"
+"""A table that is there while a restore fills the database."""
+
 _LOCK = 0x7E20_0A01  # advisory lock: one process at a time makes roles and migrates
 
 
@@ -49,9 +53,15 @@ def database_urls(
     )
 
 
-def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
-    """Make the roles and migrate to `revision`; safe to run from many processes at once. Raises
-    DatabaseSetupError."""
+def prepare_database(
+    urls: DatabaseUrls,
+    revision: str = "head",
+    *,
+    may_prepare: Callable[[Connection], None] | None = None,
+) -> None:
+    """Make the roles and migrate to `revision`; safe to run from many processes at once.
+    `may_prepare` is called before anything but the schema is made, and raises where it must not be;
+    without it, a database that a restore has not finished is refused. Raises DatabaseSetupError."""
     if not (migrations_folder() / "env.py").is_file():
         raise DatabaseSetupError(
             f"The migrations are not at {migrations_folder()}. Install a wheel that was made by "
@@ -65,6 +75,7 @@ def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
             connection.commit()
             try:
                 _make_schema(connection, urls)
+                (may_prepare or refuse_unfinished)(connection)
                 _revision(connection, urls)
                 _refuse_other_secret(connection, urls)
                 _make_roles(connection, urls)
@@ -93,11 +104,23 @@ def migration_state(urls: DatabaseUrls) -> tuple[str | None, str | None]:
     engine = _owner_engine(urls.owner)
     try:
         with engine.connect() as connection:
+            refuse_unfinished(connection)
             return _revision(connection, urls), _scripts(connection, urls).get_current_head()
     except OperationalError as error:
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
     finally:
         engine.dispose()
+
+
+def refuse_unfinished(connection: Connection) -> None:
+    """Raises DatabaseSetupError for a database that a restore was to fill and has not."""
+    found = connection.scalar(text("select to_regclass(:name)"), {"name": UNFINISHED})
+    connection.commit()
+    if found is not None:
+        raise DatabaseSetupError(
+            "A restore into this database has not come to its end. Run `tenora restore` with the "
+            "same backup again, or remove database and object store and begin anew."
+        )
 
 
 def most_connections(urls: DatabaseUrls) -> int:

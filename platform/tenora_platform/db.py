@@ -75,6 +75,14 @@ def psycopg_url(url: str) -> URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
+def libpq_url(url: URL) -> str:
+    """The URL, password and all, as PostgreSQL's own library reads it: + is no space there, and a
+    space is not left as it is."""
+    whole = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    place, mark, query = whole.replace(" ", "%20").partition("?")
+    return f"{place}{mark}{query.replace('+', '%20')}"
+
+
 TENANT, TOLD = "tenant", "told"
 """In `info` of a session: whose rows it may write (if one tenant's), and who is told of what it has
 committed (`live.noticing`)."""

@@ -3,6 +3,9 @@ database, so the schema is part of what they are called. It does not know what t
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,6 +15,8 @@ _KEY = """hashtextextended(
 _LOCK = text(f"select pg_advisory_xact_lock({_KEY})")
 _LOCK_SHARED = text(f"select pg_advisory_xact_lock_shared({_KEY})")
 _TRY_LOCK = text(f"select pg_try_advisory_xact_lock({_KEY})")
+_TRY_LOCK_SHARED = text(f"select pg_try_advisory_xact_lock_shared({_KEY})")
+_NAMED_KEY = _KEY.replace(":name", "%(name)s")
 
 
 async def lock(session: AsyncSession, name: str) -> None:
@@ -27,3 +32,20 @@ async def lock_shared(session: AsyncSession, name: str) -> None:
 async def try_lock(session: AsyncSession, name: str) -> bool:
     """Whether it was free, and is ours now."""
     return bool(await session.scalar(_TRY_LOCK, {"name": name}))
+
+
+async def try_lock_shared(session: AsyncSession, name: str) -> bool:
+    """Whether nobody has it by `lock` or waits for it so, and we have it now beside others."""
+    return bool(await session.scalar(_TRY_LOCK_SHARED, {"name": name}))
+
+
+def hold(link: psycopg.Connection[Any], name: str) -> None:
+    """As `lock`, for a connection without SQLAlchemy."""
+    link.execute(f"select pg_advisory_xact_lock({_NAMED_KEY})".encode(), {"name": name})
+
+
+def try_hold(link: psycopg.Connection[Any], name: str) -> bool:
+    """As `try_lock`, for a connection without SQLAlchemy."""
+    query = f"select pg_try_advisory_xact_lock({_NAMED_KEY})".encode()
+    row = link.execute(query, {"name": name}).fetchone()
+    return row is not None and bool(row[0])

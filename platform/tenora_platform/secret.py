@@ -28,6 +28,11 @@ class ServerSecret:
         """32 bytes for one purpose, independent of every other purpose's."""
         return hmac.new(self.root, purpose.encode(), hashlib.sha256).digest()
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells this secret from others, and nothing of it."""
+        return self.mac("fingerprint", "")[:32]
+
     def mac(self, purpose: str, message: str) -> str:
         """Hex HMAC-SHA-256 of `message` under the purpose's key."""
         return hmac.new(self.key(purpose), message.encode(), hashlib.sha256).hexdigest()
@@ -47,6 +52,20 @@ def load_secret(data_dir: Path, configured: str | None) -> ServerSecret:
     if not kept:
         raise SecretLostError(_lost(path, "is empty"))
     return ServerSecret(kept.encode())
+
+
+def kept_secret(data_dir: Path, configured: str | None) -> ServerSecret | None:
+    """As `load_secret`, but None where there is none yet."""
+    if not configured and not (data_dir / "secret").exists():
+        _refuse_beside_data(data_dir, data_dir / "secret")
+        return None
+    return load_secret(data_dir, configured)
+
+
+def keep_secret(data_dir: Path, secret: ServerSecret) -> None:
+    """Put it where `load_secret` finds it, unless another is there."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    _make_private(data_dir / "secret", secret.root.decode() + "\n")
 
 
 def _refuse_beside_data(data_dir: Path, path: Path) -> None:

@@ -19,9 +19,9 @@ FILES = """beside the times of files, which the system gives by its wall clock""
 
 PLATFORM = {
     STORED: """
-        audit/service budgets/true_up canary/rounds cli/books cli/money_fill cli/portal_bench
-        erasure/service evaluations/service invoices/parties invoices/runs invoices/service
-        invoices/worker ledger/poster ledger/service live/since operators/service
+        audit/service backup/making budgets/true_up canary/rounds cli/books cli/money_fill
+        cli/portal_bench erasure/service evaluations/service invoices/parties invoices/runs
+        invoices/service invoices/worker ledger/poster ledger/service live/since operators/service
         processes/presence receipts/service registry/damage rejections/keeper rollouts/aliases
         tenants/key_service tenants/service webhooks/delivery webhooks/service
         billing/price_book billing/prices billing/routes budgets/grants budgets/service

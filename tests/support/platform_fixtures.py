@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from api_harness import ADMIN_KEY, SECRET, Api, running_api
 from shell import Listening, served_in_a_thread
 from tenora_platform.bootstrap import database_urls, prepare_database
-from tenora_platform.db import psycopg_url
+from tenora_platform.db import libpq_url, psycopg_url
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.installation import DEFAULT
@@ -71,7 +71,7 @@ class Servers:
 
 def plain_url(url: str) -> str:
     """The URL as libpq takes it."""
-    return psycopg_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return libpq_url(psycopg_url(url))
 
 
 def with_database(url: str, name: str) -> str:

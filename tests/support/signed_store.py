@@ -1,5 +1,6 @@
-"""A store of objects that speaks enough of S3 over HTTP (GET with ranges, HEAD) and answers only
-what is signed with its secret, as AWS documents Signature Version 4."""
+"""A store of objects that speaks enough of S3 over HTTP (GET with ranges, HEAD, PUT whole and in
+parts, listings) and answers only what is signed with its secret, as AWS documents Signature Version
+4."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from xml.sax.saxutils import escape
 
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<scope>[^,]+), ?"
@@ -23,7 +25,10 @@ def signature(
 ) -> str:
     """Of a request to `target` (path and query), by these of its headers. Hex."""
     url = urlsplit(target)
-    query = sorted((quote(k, "-_.~"), quote(v, "-_.~")) for k, v in parse_qsl(url.query))
+    query = sorted(
+        (quote(k, "-_.~"), quote(v, "-_.~"))
+        for k, v in parse_qsl(url.query, keep_blank_values=True)
+    )
     canonical = [
         method,
         quote(unquote(url.path), "/-_.~"),
@@ -42,11 +47,13 @@ def signature(
 
 
 class SignedStore:
-    """`objects` by "bucket/key"; `refused` counts what was not signed rightly."""
+    """`objects` by "bucket/key", in the order in which they were written; `parts` of uploads that
+    are not complete; `refused` counts what was not signed rightly."""
 
     def __init__(self, url: str, key: str, secret: str) -> None:
         self.url, self.key, self.secret = url, key, secret
         self.objects: dict[str, bytes] = {}
+        self.parts: dict[str, dict[int, bytes]] = {}
         self.answered = self.refused = 0
 
     def accepts(self, method: str, target: str, headers: Mapping[str, str]) -> bool:
@@ -73,9 +80,19 @@ def signed_store(key: str = "AKIDEXAMPLE", secret: str = "a secret") -> Iterator
         def do_GET(self) -> None:
             self._answer(with_body=True)
 
+        def do_PUT(self) -> None:
+            self._answer(with_body=True)
+
+        def do_POST(self) -> None:
+            self._answer(with_body=True)
+
+        def do_DELETE(self) -> None:
+            self._answer(with_body=True)
+
         def _answer(self, *, with_body: bool) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            status, body, more = _said(store, self.command, self.path, headers)
+            sent = self.rfile.read(int(headers.get("content-length", 0)))
+            status, body, more = _said(store, self.command, self.path, headers, sent)
             self.send_response(status)
             for name, value in more.items():
                 self.send_header(name, value)
@@ -100,12 +117,19 @@ def signed_store(key: str = "AKIDEXAMPLE", secret: str = "a secret") -> Iterator
 
 
 def _said(
-    store: SignedStore, method: str, target: str, headers: Mapping[str, str]
+    store: SignedStore, method: str, target: str, headers: Mapping[str, str], sent: bytes
 ) -> tuple[int, bytes, dict[str, str]]:
     if not store.accepts(method, target, headers):
         store.refused += 1
         return 403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>", {}
     store.answered += 1
+    url = urlsplit(target)
+    query = dict(parse_qsl(url.query, keep_blank_values=True))
+    name = unquote(url.path).lstrip("/")
+    if method in ("PUT", "POST", "DELETE"):
+        return _written(store, method, name, query, sent)
+    if query.get("list-type") == "2":
+        return 200, _listed(store, name.rstrip("/"), query), {}
     body = store.objects.get(unquote(urlsplit(target).path).lstrip("/"))
     if body is None:
         return 404, b"<Error><Code>NoSuchKey</Code></Error>", {}
@@ -119,3 +143,42 @@ def _said(
     begin, end = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
     more["content-range"] = f"bytes {begin}-{end}/{len(body)}"
     return 206, body[begin : end + 1], more
+
+
+def _written(
+    store: SignedStore, method: str, name: str, query: Mapping[str, str], sent: bytes
+) -> tuple[int, bytes, dict[str, str]]:
+    upload = query.get("uploadId", "")
+    if "uploads" in query:
+        upload = f"upload-{len(store.parts)}"
+        store.parts[upload] = {}
+        made = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId>"
+        return 200, f"{made}</InitiateMultipartUploadResult>".encode(), {}
+    if method == "DELETE":
+        store.parts.pop(upload, None)
+        if not upload:
+            store.objects.pop(name, None)
+        return 204, b"", {}
+    if method == "POST":
+        parts = store.parts.pop(upload)
+        store.objects[name] = b"".join(parts[number] for number in sorted(parts))
+        done = "<CompleteMultipartUploadResult><ETag>whole</ETag></CompleteMultipartUploadResult>"
+        return 200, done.encode(), {}
+    if upload:
+        store.parts[upload][int(query["partNumber"])] = sent
+    else:
+        store.objects.pop(name, None)
+        store.objects[name] = sent
+    return 200, b"", {"etag": f'"{hashlib.md5(sent, usedforsecurity=False).hexdigest()}"'}
+
+
+def _listed(store: SignedStore, bucket: str, query: Mapping[str, str]) -> bytes:
+    begin = f"{bucket}/{query.get('prefix', '')}"
+    found = "".join(
+        f"<Contents><Key>{escape(name.partition('/')[2])}</Key><Size>{len(body)}</Size>"
+        "<LastModified>2026-11-23T00:00:00.000Z</LastModified><ETag>x</ETag></Contents>"
+        for name, body in sorted(store.objects.items())
+        if name.startswith(begin)
+    )
+    whole = f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>"
+    return whole.encode()

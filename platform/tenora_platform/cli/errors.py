@@ -64,6 +64,7 @@ def _explain(error: Exception) -> bool:
     import httpx
     from pydantic import ValidationError
 
+    from tenora_platform.backup.place import BackupError
     from tenora_platform.bootstrap import DatabaseSetupError
     from tenora_platform.embedded.process import EmbeddedServerError
     from tenora_platform.marks import TakenError
@@ -71,6 +72,7 @@ def _explain(error: Exception) -> bool:
 
     foreseen = (
         CliError,
+        BackupError,
         EmbeddedServerError,
         DatabaseSetupError,
         TakenError,

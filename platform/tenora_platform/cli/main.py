@@ -16,6 +16,7 @@ from tenora_platform.cli import (
     admin_keys,
     api_bench,
     audit,
+    backup,
     edge_bench,
     intake_bench,
     invoices,
@@ -53,6 +54,8 @@ usage.usage.command("rebuild")(usage_rebuild.rebuild)
 app.add_typer(invoices.invoice, name="invoice", help="Invoices: made, shown, exported.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
 app.add_typer(store.store, name="store", help="The object store, its database, its trash.")
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 bench.command("api")(api_bench.api)  # it knows how an engine is reached
 bench.command("edge")(edge_bench.edge)
 bench.command("intake")(intake_bench.intake)

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.bootstrap import database_urls
-from tenora_platform.db import plain_reason
+from tenora_platform.db import libpq_url, plain_reason
 from tenora_platform.installation import Installation
 from tenora_platform.locks import try_lock
 from tenora_platform.reconciliation import repository
@@ -103,9 +103,8 @@ class Reconciler:
         urls = database_urls(
             settings.database_url, self._state.secret, Installation(settings.installation)
         )
-        url = urls.admin.set(drivername="postgresql")
         return Task(
-            database_url=url.render_as_string(hide_password=False),
+            database_url=libpq_url(urls.admin),
             secret=self._state.secret.root,
             object_store=settings.object_store_url,
             scope=scope,

@@ -28,7 +28,7 @@ from tenora_platform.registry.inventory import (
     take_inventory,
 )
 from tenora_platform.registry.spool import Spool
-from tenora_platform.registry.store_identity import identity
+from tenora_platform.registry.store_identity import SWEEPING, identity
 from tenora_platform.registry.store_told import StoreTold
 from tenora_platform.registry.trash import Trash
 from tenora_platform.state import AppState
@@ -69,7 +69,7 @@ class Collector:
         while another process sweeps, while the store is not this database's, and within the grace
         time after it was adopted."""
         async with self._state.db.admin_session() as session:
-            if not await try_lock(session, "object-store:collector"):
+            if not await try_lock(session, SWEEPING):
                 return 0
             if not await self._state.store.agrees():
                 return 0

@@ -41,7 +41,11 @@ class Registry:
     def __init__(self, state: AppState, tenant: TenantContext) -> None:
         self._state = state
         self._tenant = tenant
-        self._storage = AdapterStorage(state.objects, reserve_bytes=state.settings.disk_reserve)
+        self._storage = AdapterStorage(
+            state.objects,
+            reserve_bytes=state.settings.disk_reserve,
+            deleting=state.store.deleting,
+        )
         self._resolver = state.resolver
 
     async def add_version(

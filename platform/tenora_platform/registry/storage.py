@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,9 +25,17 @@ _CHUNK_BYTES = 5 * 1024 * 1024  # the least that S3 takes as a part
 class AdapterStorage:
     """Durable before it is referred to: each method returns once the store has the bytes."""
 
-    def __init__(self, objects: ObjectStore, *, reserve_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        *,
+        reserve_bytes: int = 0,
+        deleting: Callable[[], AbstractAsyncContextManager[bool]] = lambda: nullcontext(True),
+    ) -> None:
+        """`deleting`: whether objects may be deleted while its block runs."""
         self._objects = objects
         self._reserve_bytes = reserve_bytes
+        self._deleting = deleting
 
     def require_room(self, more_bytes: int) -> None:
         """Raises StorageFullError if the store is a folder whose disk has no such room."""
@@ -107,12 +116,17 @@ class AdapterStorage:
         await self.discard([config_key(digest), weights_key(digest), draft_key(digest)])
 
     async def discard(self, keys: Iterable[str]) -> None:
-        """Delete these objects, those that are gone already included."""
-        for key in keys:
-            try:
-                await obstore.delete_async(self._objects, key)
-            except FileNotFoundError:
-                continue  # gone already, as wanted; some stores say so and some do not
+        """Delete these objects, those that are gone already included; where they may not be deleted
+        now, leave them to a sweep."""
+        named = list(keys)
+        if not named:
+            return
+        async with self._deleting() as may:
+            for key in named if may else ():
+                try:
+                    await obstore.delete_async(self._objects, key)
+                except FileNotFoundError:
+                    continue  # gone already, as wanted; some stores say so and some do not
 
 
 def _size(content: bytes | BinaryIO) -> int:

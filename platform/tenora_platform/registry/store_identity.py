@@ -6,6 +6,8 @@ decide may be removed from the store, until the operator adopts it."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 
 import msgspec
@@ -14,10 +16,11 @@ import structlog
 from msgspec.structs import replace
 from obstore.store import ObjectStore
 from sqlalchemy import update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.db import Database
-from tenora_platform.locks import lock
+from tenora_platform.db import Database, plain_reason
+from tenora_platform.locks import lock, try_lock_shared
 from tenora_platform.registry.identity_table import DatabaseIdentityRow
 from tenora_platform.registry.inventory import CONTENTS, missing_contents, take_inventory
 from tenora_platform.registry.store_told import StoreTold
@@ -26,6 +29,11 @@ OBJECT = "tenora-database"
 EVERY_S = 300.0
 """How often the generation rises: an older database is known by it, unless it is younger than
 this. An object is older than that before a sweep takes it."""
+
+SWEEPING = "object-store:collector"
+DELETING = "object-store:deletions"
+"""Locks: of who sweeps; and, shared, of who deletes objects that no row owns any more. A backup
+takes both, for what the rows of its moment own has to be there until it has been copied."""
 
 _LOCK = "object-store:identity"
 _log = structlog.get_logger(__name__)
@@ -78,6 +86,19 @@ class StoreIdentity:
             self.told = replace(known, problem=found)
         self.told = self.told or known
         return found
+
+    @asynccontextmanager
+    async def deleting(self) -> AsyncIterator[bool]:
+        """Whether objects that no row owns any more may be deleted while the block runs: not during
+        a backup, and not where that cannot be asked. A sweep finds them later."""
+        async with AsyncExitStack() as stack:
+            try:
+                session = await stack.enter_async_context(self._db.admin_session())
+                may = await try_lock_shared(session, DELETING)
+            except (SQLAlchemyError, OSError) as error:
+                _log.warning("objects are left to the next sweep", reason=plain_reason(error))
+                may = False
+            yield may
 
     async def read(self) -> Record | None:
         """The store's record, None where there is none. One that says nothing is of no database."""

@@ -55,7 +55,11 @@ class Uploads:
     def __init__(self, state: AppState, tenant: TenantContext) -> None:
         self._state = state
         self._tenant = tenant
-        self._storage = AdapterStorage(state.objects, reserve_bytes=state.settings.disk_reserve)
+        self._storage = AdapterStorage(
+            state.objects,
+            reserve_bytes=state.settings.disk_reserve,
+            deleting=state.store.deleting,
+        )
 
     def _session(self) -> AbstractAsyncContextManager[AsyncSession]:
         return self._state.db.tenant_session(self._tenant.tenant_id)

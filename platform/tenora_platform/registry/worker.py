@@ -52,7 +52,11 @@ class IntakeWorker:
 
     def __init__(self, state: AppState, *, release_after: timedelta = RELEASE_AFTER) -> None:
         self._state = state
-        self._storage = AdapterStorage(state.objects, reserve_bytes=state.settings.disk_reserve)
+        self._storage = AdapterStorage(
+            state.objects,
+            reserve_bytes=state.settings.disk_reserve,
+            deleting=state.store.deleting,
+        )
         self._spool = Spool(state.settings.spool_folder)
         self._resolver = state.resolver
         self._release_after = release_after

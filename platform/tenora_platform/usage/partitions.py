@@ -23,7 +23,7 @@ EVERY_S = 3600.0
 AHEAD = 2
 """Months that are made before they begin."""
 
-_LOCK = "tenora:usage-months"
+MONTHS_LOCK = "tenora:usage-months"
 _PART = re.compile(r"usage_events_(\d{4})_(\d\d)")
 _MONTHS = text(
     "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'usage_events'::regclass"
@@ -59,8 +59,14 @@ def bound(month: date) -> UUID:
 
 async def months_of(session: AsyncSession) -> list[date]:
     """Those that the database has a partition of, oldest first."""
-    found = [_PART.fullmatch(name.rpartition(".")[2]) for name in await session.scalars(_MONTHS)]
-    return sorted(date(int(each[1]), int(each[2]), 1) for each in found if each is not None)
+    found = [month_of(name) for name in await session.scalars(_MONTHS)]
+    return sorted(month for month in found if month is not None)
+
+
+def month_of(partition: str) -> date | None:
+    """The month that the partition of this name is of, None for one of other events."""
+    found = _PART.fullmatch(partition.rpartition(".")[2])
+    return None if found is None else date(int(found[1]), int(found[2]), 1)
 
 
 class UsageMonths:
@@ -89,7 +95,7 @@ class UsageMonths:
         """Returns the months that left the database."""
         this = today.replace(day=1)
         async with self._db.patient().admin_session() as session:
-            if not await try_lock(session, _LOCK):
+            if not await try_lock(session, MONTHS_LOCK):
                 return []
             for ahead in range(AHEAD + 1):
                 await session.scalar(select(func.create_usage_month(after(this, ahead))))
@@ -106,7 +112,7 @@ class UsageMonths:
         """Archive it and drop it, unless it is still needed as it is."""
         low, high = bound(month), bound(after(month, 1))
         async with self._db.patient().admin_session() as session:
-            if not await try_lock(session, _LOCK) or await _is_needed(session, low, high):
+            if not await try_lock(session, MONTHS_LOCK) or await _is_needed(session, low, high):
                 return False
             rows = await self._archive.write(month, low, high)
             await session.scalar(select(func.drop_usage_month(month)))

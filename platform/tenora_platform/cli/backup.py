@@ -1,0 +1,94 @@
+"""`tenora backup` and `tenora restore`: a whole installation into a folder or an object store, and
+back. At the database and the store, not through the API: it has to work when nothing else does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenora_platform.cli.errors import CliError
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="Of the installation; its database: TENORA_DATABASE_URL.")
+]
+
+
+def backup(
+    to: Annotated[str, typer.Argument(help="A new or empty folder, or s3://, gs:// or az://.")],
+    with_secret: Annotated[
+        bool, typer.Option("--with-secret", help="The server secret too: it opens everything.")
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Back up database, object store and, if asked to, the server secret, while the platform
+    serves. What is complete has a manifest.json."""
+    from tenora_platform.backup.making import make_backup
+    from tenora_platform.cli.parts import reached_database, require_current, require_installation
+    from tenora_platform.settings import Settings
+
+    settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
+    require_installation(settings)
+    before = os.umask(0o077)  # what tenants and people wrote is in it
+    try:
+        with reached_database(settings) as urls:
+            require_current(urls)
+            made = make_backup(settings, urls, to, with_secret=with_secret)
+    finally:
+        os.umask(before)
+    rows = sum(table.rows for table in made.tables)
+    typer.echo(
+        f"Backup of {made.at:%Y-%m-%d %H:%M:%S} UTC: {len(made.tables)} tables, {rows} rows, "
+        f"{made.objects.count} objects ({made.objects.bytes} bytes)."
+    )
+    if made.secret is None:
+        typer.echo(
+            "The server secret is not in it. Keep it elsewhere: without it the backup cannot be "
+            f"restored (fingerprint {made.secret_fingerprint[:8]})."
+        )
+
+
+def restore(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Where the backup lies.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Restore a backup into an empty data directory, or an empty database and object store, and
+    prove it: the books, every chain, receipts, the digest of every object. Exit code 1, and what
+    does not hold named, if anything does not."""
+    from pydantic import SecretStr
+
+    from tenora_platform.backup.manifest import read_manifest
+    from tenora_platform.backup.place import Place
+    from tenora_platform.backup.proof import prove
+    from tenora_platform.backup.restoring import check_backup, restore_backup
+    from tenora_platform.cli.checks import check_folders
+    from tenora_platform.cli.parts import reached_database
+    from tenora_platform.secret import keep_secret
+    from tenora_platform.settings import Settings
+
+    settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
+    place = Place(source)
+    manifest = read_manifest(place)
+    secret = check_backup(settings, place, manifest)
+    check_folders(settings)
+    if settings.database_url is None and settings.secret is None:
+        keep_secret(settings.data_dir, secret)  # a database of our own is made under it
+    known = settings.model_copy(update={"secret": SecretStr(secret.root.decode())})
+    with reached_database(known) as urls:
+        restore_backup(settings, urls, place, manifest)
+        typer.echo(
+            f"Restored as of {manifest.at:%Y-%m-%d %H:%M:%S} UTC: "
+            f"{sum(table.rows for table in manifest.tables)} rows, "
+            f"{manifest.objects.count} objects, each read back."
+        )
+        proof = prove(settings, urls)
+    typer.echo(
+        f"Proved: {proof.events} events, {proof.invoices} invoices, {proof.receipts} receipts."
+    )
+    if proof.problems:
+        raise CliError(
+            "The restore is complete, and not all of it holds: " + "; ".join(proof.problems),
+            "It was so when the backup was made, or the backup was changed under the secret.",
+        )
