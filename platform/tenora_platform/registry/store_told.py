@@ -21,7 +21,7 @@ def store_warnings(told: StoreTold | None) -> list[str]:
     """For `/readyz`: requests are served, and somebody has to look."""
     found = [] if told is None else [told.problem, told.stopped]
     return [
-        f"{each} Nothing is removed from the object store. See: tenora store status"
+        f"{each} Garbage collection of the object store has stopped. See: tenora store status"
         for each in found
         if each is not None
     ]
