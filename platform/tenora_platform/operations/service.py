@@ -87,13 +87,15 @@ def warnings_of(state: AppState) -> list[str]:
     warnings += proof_warnings(state.proof.told or presence.proof)
     warnings += store_warnings(state.store.told or presence.store)
     if presence.workers_missing:
-        warnings.append(
-            "No worker is running: uploads are not checked, and usage waits to be stored."
-        )
+        warnings.append("No worker is running: uploads are not checked, and usage is not stored.")
     for each in presence.others or []:
         if each.role == "worker":
             failing = ", ".join(f"{work} ({why})" for work, why in sorted(each.outages.items()))
-            warnings += [f"The worker on {each.host} fails at: {failing}"] if failing else []
+            warnings += (
+                [f"Background tasks of the worker on {each.host} are failing: {failing}"]
+                if failing
+                else []
+            )
     return warnings
 
 
