@@ -42,7 +42,7 @@ def test_a_file_in_place_of_a_folder(command: str, name: str, tmp_path: Path) ->
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text("a file")
     text = refused(*started(command, tmp_path / "data"))
-    assert f"{path} cannot be written to: a file is in its place" in text
+    assert f"{path} cannot be written to: a file exists in its place" in text
     assert path.read_text() == "a file"
 
 
