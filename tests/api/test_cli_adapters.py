@@ -56,7 +56,7 @@ def adapter(listening: Listening, key: str, *words: str) -> tuple[int, str]:
     [
         ("../bad", {}, "[400]"),
         ("fake-base", {}, "base model's id"),
-        ("wide", {"r": 200}, "rank 200 is above this server's 128"),
+        ("wide", {"r": 200}, "rank 200 is above this server's maximum of 128"),
         ("dora", {"use_dora": True}, "adapter_config.use_dora"),
         ("other", {"target_modules": ["q_proj", "k_proj"]}, "4 of the 8 matrices"),
     ],

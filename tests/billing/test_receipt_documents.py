@@ -171,7 +171,7 @@ def test_ways_to_fail() -> None:
             "signature is missing",
         ),
         (json.dumps(document | {"signature": signature | {"alg": "none"}}).encode(), "'none'"),
-        (SIGNED.replace(b'"waits":false', b'"amount":"9","waits":false'), "occurs twice"),
+        (SIGNED.replace(b'"waits":false', b'"amount":"9","waits":false'), "appears twice"),
         (SIGNED.replace(b'"queue":0.125', b'"queue":1e999'), "not valid JSON"),
         (SIGNED.replace(b'"queue":0.125', b'"queue":NaN'), "not valid JSON"),
     ):

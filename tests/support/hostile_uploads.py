@@ -203,7 +203,7 @@ HOSTILE = [
     header("no tensors", lambda _: b"{}", "no_tensors", "contains no tensors"),
     header("too many tensors", many_tensors, "too_many_tensors", "has 8193 tensors"),
     header(
-        "metadata a list", lambda made: {"__metadata__": [], **made}, "invalid_metadata", "texts"
+        "metadata a list", lambda made: {"__metadata__": [], **made}, "invalid_metadata", "strings"
     ),
     header(
         "metadata nested",
@@ -266,10 +266,10 @@ HOSTILE = [
     config("config NaN", b'{"lora_alpha": NaN}', "invalid_json", "NaN is not allowed in JSON"),
     config("config nested", deep('{"a":', "}", 20_000), "invalid_json", "too deeply"),
     config("config YAML", b"!!python/object/apply:os.system [id]", "invalid_json", "not valid"),
-    config("rank of nothing", {"r": 0}, "invalid_config", "positive whole number, not 0"),
+    config("rank of nothing", {"r": 0}, "invalid_config", "positive integer, not 0"),
     config("rank below zero", {"r": -4}, "invalid_config", "not -4"),
     config("rank beyond all", {"r": 10**9}, "rank_too_large", "rank 1000000000 is above"),
-    config("rank a text", {"r": "4"}, "invalid_config", "positive whole number, not 4"),
+    config("rank a text", {"r": "4"}, "invalid_config", "positive integer, not '4'"),
     config("rank a truth", {"r": True}, "invalid_config", "not True"),
     config("alpha beyond all", b'{"peft_type": "LORA", "r": 4, "lora_alpha": 1e999, '
            b'"target_modules": ["q_proj"]}', "invalid_config", "finite number"),

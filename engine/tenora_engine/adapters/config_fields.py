@@ -178,7 +178,7 @@ class FieldReader:
         self.problems: list[FieldProblem] = []
 
     def _problem(self, name: str, wanted: str) -> None:
-        message = f"must be {wanted}, not {_short(self._config.get(name))}"
+        message = f"must be {wanted}, not {repr(self._config.get(name))[:80]}"
         self.problems.append(FieldProblem(name, message))
 
     def positive_int(self, name: str, default: int) -> int:
