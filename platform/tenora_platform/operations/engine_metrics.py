@@ -98,9 +98,15 @@ _ENGINE = {
     "loader_shared_hits": "Adapter loads that found the adapter in Redis",
     "loader_shared_misses": "Adapter loads that did not find the adapter in Redis",
     "loader_shared_errors": "Adapter loads for which Redis did not answer",
+    "loader_shared_loads": "Adapter loads from Redis",
+    "loader_shared_corrupt": "Adapters in Redis that could not be read",
+    "loader_shared_stores": "Adapters stored in Redis",
+    "loader_shared_too_large": "Adapters too large to be stored in Redis",
     "loader_store_loads": "Adapter loads from the object store",
-    "grammars_compiled": "Grammars compiled",
-    "grammars_refused": "Grammars refused",
+    "loader_load_errors": "Adapter loads that failed",
+    "loader_cancelled": "Adapter loads that were cancelled",
+    "grammars_compiled": "Grammars compiled for constrained answers",
+    "grammars_refused": "Grammars that were refused or failed to compile",
 }
 """Of the engine's counters over all tenants; one that is not here is named by itself."""
 
