@@ -13,10 +13,10 @@ from tenora_platform.schemas import IdItem, ListPage
 
 
 class AuditEntry(IdItem):
-    """`details` is all that was hashed; `before` and `after` are out of it: the target as it was
-    and as it is (null: it did not exist, or does not any more; both are null in old entries), and
-    the address that it was asked from (null: by the platform itself). `actor_name` is what the
-    actor is called now: an email, a key's name, or null where nobody knows."""
+    """`details` is everything that was hashed. `before` and `after` are taken from it: the target's
+    state before and after (null: it did not exist, or no longer exists; both are null in old
+    entries); so is the client's address (null: the platform itself). `actor_name` is the actor's
+    current name: an email, a key's name, or null if unknown."""
 
     object: Literal["audit_log"] = "audit_log"
     tenant_id: str | None
@@ -50,8 +50,8 @@ class AuditPage(ListPage[AuditEntry]):
 
 
 class AuditVerification(BaseModel):
-    """`problem` names the first entry that does not fit its chain, of the audit log's or the
-    ledger's; `problems` the first twenty."""
+    """`problem` names the first entry of the audit log or ledger that breaks its hash chain;
+    `problems` lists the first twenty."""
 
     object: Literal["audit_verification"] = "audit_verification"
     valid: bool

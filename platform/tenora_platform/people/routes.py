@@ -83,7 +83,8 @@ OfOperator = Annotated[MemberService, Depends(operators_members, scope="function
 
 @own.get("/people")
 async def list_people(members: Own, after: After = None, limit: Limit = 20) -> MemberPage:
-    """Who belongs to this tenant. Of all routes here: an owner's, signed in; no key's."""
+    """List the people of this tenant. All routes for people need a signed-in owner; API keys cannot
+    use them."""
     return MemberPage.of(await members.page(after, limit), limit)
 
 
@@ -96,7 +97,7 @@ async def change_person(
     session: TenantSession,
     state: State,
 ) -> MemberOut:
-    """Give them another role, in force for the next request. The last owner stays one."""
+    """Change a person's role, effective with the next request. The last owner stays an owner."""
     return await _changed(state, session, await members.change(person_id, body.role))
 
 
@@ -104,14 +105,15 @@ async def change_person(
 async def remove_person(
     person_id: str, members: Own, tenant: PeopleTenant, session: TenantSession, state: State
 ) -> Deleted:
-    """Take them out, at once and everywhere; what they run ends. The last owner stays."""
+    """Remove a person, at once and everywhere; their requests in flight end. The last owner cannot
+    be removed."""
     await members.remove(person_id)
     return await _removed(state, session, tenant.tenant_id, person_id)
 
 
 @own.post("/invitations", status_code=201)
 async def invite(body: InvitationCreate, members: Own) -> NewInvitation:
-    """A link by which one person joins with this role. It is in this answer and nowhere else."""
+    """Create a link with which one person joins with this role. It is only in this answer."""
     return await members.invite(body)
 
 
@@ -150,7 +152,7 @@ async def remove_tenants_person(
 
 @admin.post("/invitations", status_code=201, dependencies=MAY_WRITE)
 async def invite_to_tenant(body: InvitationCreate, members: OfTenant) -> NewInvitation:
-    """As POST /v1/invitations: how a tenant gets its first owner."""
+    """As POST /v1/invitations; this is how a tenant gets its first owner."""
     return await members.invite(body)
 
 
@@ -171,7 +173,7 @@ async def withdraw_tenants_invitation(invitation_id: str, members: OfTenant) -> 
 async def list_operators_people(
     members: OfOperator, after: After = None, limit: Limit = 20
 ) -> MemberPage:
-    """The operator's own people."""
+    """List the operator's people."""
     return MemberPage.of(await members.page(after, limit), limit)
 
 
@@ -193,7 +195,7 @@ async def remove_operators_person(
 
 @operator.post("/invitations", status_code=201, dependencies=OWNERS)
 async def invite_operator(body: OperatorInvitationCreate, members: OfOperator) -> NewInvitation:
-    """A link by which one person joins the operator's people."""
+    """Create a link with which one person joins the operator's people."""
     return await members.invite(body)
 
 
