@@ -162,7 +162,7 @@ def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
         raise DatabaseSetupError(
             f"The database user {owner!r} may not create tables in the schema {schema!r}. If "
             "the schema belongs to another program, choose another TENORA_INSTALLATION. If not, "
-            f"run as the schema's owner: GRANT CREATE, USAGE ON SCHEMA {schema!r} TO {owner!r}"
+            f"run as the schema's owner: GRANT CREATE, USAGE ON SCHEMA {schema} TO {owner}"
         )
     try:
         if may_create is None:
@@ -174,7 +174,7 @@ def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
         raise DatabaseSetupError(
             f"The database user {owner!r} may not create the schema {schema!r} for this "
             f"installation ({_first_line(error)}). Run as the database's owner: GRANT CREATE ON "
-            f"DATABASE {urls.owner.database} TO {owner!r}"
+            f"DATABASE {urls.owner.database} TO {owner}"
         ) from error
 
 
@@ -222,7 +222,7 @@ def _make_roles(connection: Connection, urls: DatabaseUrls) -> None:
             raise DatabaseSetupError(
                 f"The database user {urls.owner.username!r} may not create the login role "
                 f"{url.username!r} ({_first_line(error)}). Set TENORA_DATABASE_URL to a user "
-                f"with CREATEROLE (ALTER ROLE {urls.owner.username!r} CREATEROLE) that owns the "
+                f"with CREATEROLE (ALTER ROLE {urls.owner.username} CREATEROLE) that owns the "
                 "database."
             ) from error
 
