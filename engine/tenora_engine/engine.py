@@ -345,8 +345,8 @@ class Engine:
             return events
         self._events += events
         raise EngineFailedError(
-            f"{self._failed_steps} steps in a row failed, the last by {type(error).__name__}:"
-            f" {error}; this engine will not recover and has to be started again"
+            f"{self._failed_steps} steps in a row failed, the last with {type(error).__name__}: "
+            f"{error}; this engine cannot recover and must be restarted"
         ) from error
 
     def abandon(self, failure: BaseException | None) -> list[Event]:

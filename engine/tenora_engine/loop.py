@@ -101,9 +101,12 @@ class EngineLoop:
         future: Future[T] = Future()
         with self._wakeup:
             if self._stopping or self._stopped:
-                raise EngineUnavailableError("the engine has been stopped; start it again")
+                raise EngineUnavailableError("the engine has been stopped; restart it")
             if len(self._inbox) >= INBOX_LIMIT:
-                raise QueueFullError(f"{INBOX_LIMIT} commands wait for the engine; try again later")
+                raise QueueFullError(
+                    f"{INBOX_LIMIT} commands are waiting for the engine, the maximum; try "
+                    "again later"
+                )
             self._inbox.append((command, future))
             self._wakeup.notify()
         return future
@@ -129,7 +132,7 @@ class EngineLoop:
         received_s = steady()
         with self._wakeup:
             if self._stopping or self._stopped:
-                raise EngineUnavailableError("the engine has been stopped; start it again")
+                raise EngineUnavailableError("the engine has been stopped; restart it")
         try:
             prepared = self._engine.prepare(request)
             self._engine.reserve(request)
@@ -304,7 +307,7 @@ class EngineLoop:
         try:
             events = self._engine.abandon(failure)
         except Exception:
-            _log.exception("the last events of the engine are lost")
+            _log.exception("the last events of the engine were lost")
             return
         if events:
             self._on_events(events)

@@ -26,8 +26,8 @@ def allocate_pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     if status:
         raise MemoryBudgetError(
             f"{tensor.nbytes / 1024**2:.1f} MiB of host memory could not be page-locked (CUDA "
-            f"error {status}); give the host tiers of adapters and KV less, or let the process "
-            "lock more"
+            f"error {status}); reduce host_adapter_memory or host_kv_memory, or raise the "
+            "process's limit of locked memory"
         )
     weakref.finalize(tensor, driver.cudaHostUnregister, address).atexit = False
     return tensor

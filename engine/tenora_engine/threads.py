@@ -55,8 +55,8 @@ def too_many_threads(threads: int, cpus: int) -> str | None:
     if threads <= cpus:
         return None
     return (
-        f"{threads} compute threads (TENORA_THREADS) share {cpus} CPUs that this process may use; "
-        "they wait for each other in every layer, so steps become many times slower"
+        f"{threads} compute threads (TENORA_THREADS) share {cpus} CPUs; they wait for each "
+        "other in every layer, so steps become many times slower. Lower TENORA_THREADS"
     )
 
 

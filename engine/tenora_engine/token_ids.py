@@ -36,7 +36,9 @@ def _ids_below(vocab: int) -> Any:
 def check_token_ids(token_ids: Collection[object], vocab: int, param: str) -> None:
     """Raises InvalidRequestError that names the parameter."""
     if not are_token_ids(token_ids, vocab):
-        raise InvalidRequestError(f"{param} names a token id outside 0 to {vocab - 1}", param)
+        raise InvalidRequestError(
+            f"{param} contains a token id outside the model's vocabulary (0 to {vocab - 1})", param
+        )
 
 
 def known_tokens(token_ids: Iterable[int], vocab: int) -> list[int]:

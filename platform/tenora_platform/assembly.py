@@ -63,7 +63,10 @@ def build_state(
     """Everything that routes reach, connected lazily; `role` and `name` are the process' own.
     Raises ValueError without server URLs."""
     if settings.database_url is None or settings.redis_url is None:
-        raise ValueError("create_app needs database_url and redis_url; start the servers first")
+        raise ValueError(
+            "create_app needs database_url and redis_url: start the servers before you "
+            "create the app"
+        )
     secret = settings.server_secret()
     installation = Installation(settings.installation)
     redis = open_redis(settings.redis_url)

@@ -64,8 +64,8 @@ def bearer_token(request: Request) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise UnauthorizedError(
-            "You did not provide an API key. Send it as 'Authorization: Bearer <key>', or as "
-            "'x-api-key: <key>'.",
+            "No API key was sent. Send it as 'Authorization: Bearer <key>' or as 'x-api-key: "
+            "<key>'.",
             code="missing_api_key",
         )
     return token.strip()
@@ -99,8 +99,8 @@ async def _tenant_of(request: Request, wanted: str | None) -> TenantContext:
     token = bearer_token(request)
     if await auth.admins.find(token) is not None:
         raise ForbiddenError(
-            "This is the admin key; /v1 routes need a tenant's API key. "
-            "Make one with POST /admin/v1/tenants/{id}/api_keys.",
+            "This is an admin key, but /v1 routes need a tenant's API key. Create one with POST "
+            "/admin/v1/tenants/{id}/api_keys.",
             code="admin_key_not_allowed",
         )
     return await auth.tenant(token)
@@ -119,7 +119,7 @@ async def current_admin(request: Request) -> AdminContext:
         return admin
     await auth.tenant(token)  # raises 401 unless the key is a tenant's
     raise ForbiddenError(
-        "This is a tenant's API key; /admin routes need the admin key.",
+        "This is a tenant's API key, but /admin routes need an admin key.",
         code="admin_key_required",
     )
 
@@ -157,7 +157,9 @@ def require_scope(scope: Scope, *, right: Right | None = None) -> BeforeBody[Ten
             return _with_right(tenant, tenant.role, right or scope, request)
         if scope not in tenant.scopes:
             raise ForbiddenError(
-                f"This API key lacks the scope '{scope}'.", code="insufficient_scope"
+                f"This API key does not have the scope '{scope}', which this request needs. "
+                "Use a key that has it.",
+                code="insufficient_scope",
             )
         return tenant
 
@@ -172,7 +174,7 @@ def require_person(right: Right) -> BeforeBody[TenantContext]:
         tenant = await current_tenant(request)
         if tenant.role is None:
             raise ForbiddenError(
-                "This is for people who have signed in, not for API keys.", code="person_required"
+                "This needs a signed-in person; API keys cannot do it.", code="person_required"
             )
         return _with_right(tenant, tenant.role, right, request)
 
@@ -184,7 +186,8 @@ def _with_right(
 ) -> TenantContext:
     if not role_may(role, right, reads=request.method in SAFE_METHODS):
         raise ForbiddenError(
-            f"Your role {role!r} at {tenant.name!r} does not allow this; an owner can change it.",
+            f"Your role {role!r} at {tenant.name!r} does not allow this. An owner of the "
+            "tenant can change your role.",
             code="insufficient_role",
         )
     return tenant
@@ -217,7 +220,7 @@ def role_if_any(*roles: Role) -> BeforeBody[AdminContext | None]:
                 return None  # the cookie came along by itself
             raise
         except (SQLAlchemyError, RedisError) as error:
-            _log.warning("key not looked up", reason=first_line(error))
+            _log.warning("key could not be looked up", reason=first_line(error))
             return None
 
     return _declaring(of_role_if_any, roles)
@@ -239,7 +242,7 @@ def _within(admin: AdminContext, roles: Sequence[Role]) -> AdminContext:
         may = ", ".join(("owner", *roles))
         raise ForbiddenError(
             f"{'Your' if admin.is_person else 'This admin key has the'} role {admin.role!r} "
-            f"does not allow this; it is for: {may}.",
+            f"does not allow this; allowed roles: {may}.",
             code="insufficient_role",
         )
     return admin

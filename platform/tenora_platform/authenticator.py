@@ -74,7 +74,7 @@ class Authenticator:
         ForbiddenError for one of a suspended tenant."""
         prefix = key_prefix(token)
         if prefix is None:
-            raise UnauthorizedError("Incorrect API key provided.")
+            raise UnauthorizedError("Invalid API key.")
         digest = hash_key(token, self._secret)
         return await self._remembered(digest, lambda: self._of_key(prefix, digest))
 
@@ -141,7 +141,9 @@ class Authenticator:
         try:
             await self._redis.incr(_EPOCH)
         except RedisError as error:
-            _log.warning("auth cache not invalidated", reason=str(error), stale_s=self._cache_s)
+            _log.warning(
+                "cached keys could not be invalidated", reason=str(error), stale_s=self._cache_s
+            )
 
     async def commit_change(self, session: AsyncSession) -> None:
         """Commit now, then forget: a look-up between the two would remember the old row again."""
@@ -187,7 +189,7 @@ class Authenticator:
         tenant, plan, chosen = found.one()
         if tenant.status != "active":
             error = ForbiddenError(
-                "This tenant is suspended; the operator of this server can say why.",
+                "This tenant is suspended. Ask the operator of this server.",
                 code="tenant_suspended",
             )
             error.tenant_id = tenant.id
@@ -209,7 +211,7 @@ class Authenticator:
         try:
             raw_epoch, raw = await self._redis.mget([_EPOCH, _cache_key(digest)])
         except RedisError as error:
-            _log.warning("auth cache not reachable", reason=str(error))
+            _log.warning("key cache not reachable", reason=str(error))
             return None, None
         epoch = _bytes(raw_epoch).decode() if raw_epoch else "0"
         if raw is None:
@@ -227,7 +229,7 @@ class Authenticator:
         try:
             await self._redis.set(_cache_key(digest), raw, ex=self._cache_s)
         except RedisError as error:
-            _log.warning("auth cache not written", reason=str(error))
+            _log.warning("key cache could not be written", reason=str(error))
 
 
 def _bytes(value: bytes | str) -> bytes:

@@ -51,7 +51,7 @@ class Bell:
                         if message is not None:
                             self._rung.set()
             except RedisError as error:
-                _log.warning("bell not heard", channel=self._channel, reason=str(error))
+                _log.warning("notification channel lost", channel=self._channel, reason=str(error))
                 await asyncio.sleep(_TURN_S)
 
     async def _tell(self) -> None:

@@ -124,7 +124,9 @@ def _closing(body: RequestBody, send: Send) -> Send:
 
 
 def too_large(most_bytes: int) -> TooLargeError:
-    return TooLargeError(f"The body is larger than this server accepts here ({most_bytes} bytes).")
+    return TooLargeError(
+        f"The request body is larger than this route accepts ({most_bytes} bytes)."
+    )
 
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:

@@ -90,9 +90,9 @@ def prepare_database(
     except OperationalError as error:
         if isinstance(error.orig, LockNotAvailable):
             raise DatabaseSetupError(
-                "A table that a migration changes was in use for too long, by a worker of the "
-                "version before or by another program. Start again; if that does not help, stop "
-                "what holds it first."
+                "A migration could not change a table that was in use for too long, by a worker "
+                "of the previous version or by another program. Start again; if that does not "
+                "help, stop what uses the database first."
             ) from error
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
     finally:
@@ -167,9 +167,9 @@ def _revision(connection: Connection, urls: DatabaseUrls) -> str | None:
     known = {each.revision for each in _scripts(connection, urls).walk_revisions()}
     if current is not None and current not in known:
         raise DatabaseSetupError(
-            f"The database is at revision {current}, which this version of Tenora does not know: a "
-            "newer one has migrated it. Start that version, or restore the database from a backup "
-            "of before."
+            f"The database is at revision {current}, which this version of Tenora does not "
+            "know: a newer version has migrated it. Start that version, or restore the database "
+            "from an older backup."
         )
     return current
 
@@ -183,9 +183,9 @@ def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
     may_create = connection.scalar(query, {"schema": schema})
     if may_create is False:
         raise DatabaseSetupError(
-            f"The database user {owner!r} may not create tables in the schema {schema!r}. Is it "
-            "another's? Choose another TENORA_INSTALLATION, or as the schema's owner run: "
-            f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {owner}"
+            f"The database user {owner!r} may not create tables in the schema {schema!r}. If "
+            "the schema belongs to another program, choose another TENORA_INSTALLATION. If not, "
+            f"run as the schema's owner: GRANT CREATE, USAGE ON SCHEMA {schema} TO {owner}"
         )
     try:
         if may_create is None:
@@ -195,9 +195,9 @@ def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
     except ProgrammingError as error:
         connection.rollback()
         raise DatabaseSetupError(
-            f"The database user {owner!r} may not create the schema {schema!r} of this "
-            f"installation ({_first_line(error)}). As the database's owner run: "
-            f"GRANT CREATE ON DATABASE {urls.owner.database} TO {owner}"
+            f"The database user {owner!r} may not create the schema {schema!r} for this "
+            f"installation ({_first_line(error)}). Run as the database's owner: GRANT CREATE ON "
+            f"DATABASE {urls.owner.database} TO {owner}"
         ) from error
 
 
@@ -210,11 +210,11 @@ def _refuse_other_secret(connection: Connection, urls: DatabaseUrls) -> None:
     connection.commit()
     if known not in (None, _secret_check(urls)):
         raise DatabaseSetupError(
-            "This database was made under another server secret: its keys do not open, and its "
-            "books do not prove themselves, under this one. Set TENORA_SECRET to the "
-            "installation's own, or restore the file `secret` of its data directory. If the secret "
-            "is lost for good, run as the database's owner, and give everybody new keys: "
-            f"UPDATE {urls.installation.schema}.database_identity SET secret_check = NULL"
+            "This database was created with another server secret. With this one, no key works "
+            "and the books cannot be verified. Set TENORA_SECRET to the installation's own "
+            "secret, or restore the file `secret` in its data directory. If the secret is lost "
+            "for good, run as the database's owner, and give everybody new keys: UPDATE "
+            f"{urls.installation.schema}.database_identity SET secret_check = NULL"
         )
 
 
@@ -244,8 +244,9 @@ def _make_roles(connection: Connection, urls: DatabaseUrls) -> None:
             connection.rollback()
             raise DatabaseSetupError(
                 f"The database user {urls.owner.username!r} may not create the login role "
-                f"{url.username!r} ({_first_line(error)}). Give TENORA_DATABASE_URL a user with "
-                f"CREATEROLE (ALTER ROLE {urls.owner.username} CREATEROLE) that owns the database."
+                f"{url.username!r} ({_first_line(error)}). Set TENORA_DATABASE_URL to a user "
+                f"with CREATEROLE (ALTER ROLE {urls.owner.username} CREATEROLE) that owns the "
+                "database."
             ) from error
 
 
@@ -287,10 +288,11 @@ def _refuse_role_of_others(connection: Connection, installation: Installation, r
     others = connection.scalar(query, {"role": role})
     if others is not None:
         raise DatabaseSetupError(
-            f"The login role {role!r} exists with another password and serves the database "
-            f"{others}: another installation on this server is called {installation.name!r} too. "
-            "Give this one a name of its own in TENORA_INSTALLATION, or, if both are one "
-            "installation, the same TENORA_SECRET."
+            f"The login role {role!r} exists with another password and is used by the database "
+            f"{others}: another installation on this server is also named "
+            f"{installation.name!r}. Give this installation a name of its own in "
+            "TENORA_INSTALLATION; if both are the same installation, give them the same "
+            "TENORA_SECRET."
         )
 
 
@@ -309,8 +311,8 @@ def _can_log_in(url: URL) -> bool:
 def _unreachable(url: URL, error: Exception) -> str:
     where = url.difference_update_query(["options"]).render_as_string(hide_password=True)
     return (
-        f"The database at {where} cannot be used: {_first_line(error)}. Is the server running, and "
-        "are user, password and database name in TENORA_DATABASE_URL right?"
+        f"The database at {where} cannot be used: {_first_line(error)}. Check that the server "
+        "is running, and that user, password and database name in TENORA_DATABASE_URL are right."
     )
 
 

@@ -264,10 +264,10 @@ def _refusal(status: int, message: str, code: str) -> ApiError:
 
 
 _TOO_MANY = UnavailableError(
-    "This server has too many connections of yours, or in all.",
+    "Too many connections are open, from your address or in total. Close some, or try again later.",
     code="too_many_connections",
     headers={"connection": "close"},
 )
-_HEAD_LATE = _refusal(408, "The request's head did not come in time.", "request_timeout")
-_BODY_SLOW = _refusal(408, "The request's body came too slowly.", "request_timeout")
-_HEAD_TOO_LARGE = _refusal(431, "The request's head is too large.", "headers_too_large")
+_HEAD_LATE = _refusal(408, "The request headers did not arrive in time.", "request_timeout")
+_BODY_SLOW = _refusal(408, "The request body arrived too slowly.", "request_timeout")
+_HEAD_TOO_LARGE = _refusal(431, "The request headers are too large.", "headers_too_large")

@@ -59,7 +59,7 @@ def read_manifest(folder: Path | None = None) -> list[DemoAdapter]:
     ]
     for adapter in found:
         if not (adapter.folder / "adapter_model.safetensors").is_file():
-            raise CliError(f"{manifest} names {adapter.folder}, which holds no adapter.")
+            raise CliError(f"{manifest} names {adapter.folder}, which contains no adapter.")
     return found
 
 
@@ -76,12 +76,12 @@ async def show_demo(settings: Settings) -> None:
         ) as http:
             tenants = await Demo(http, admin_key, settings.data_dir).ensure(read_manifest())
     except (CliError, httpx.HTTPError) as error:
-        console.print(f"tenora: the demo could not be made: {error}")
+        console.print(f"tenora: the demo could not be set up: {error}")
         return
     for name, tenant in tenants.items():
         adapters = ", ".join(tenant["adapters"]) or "none"
         console.print(f"  {name:<10} {tenant['key']}  adapters: {adapters}")
-    console.print("tenora: stop with Ctrl-C")
+    console.print("tenora: press Ctrl-C to stop")
 
 
 class Demo:

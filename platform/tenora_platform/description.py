@@ -15,18 +15,21 @@ _SCHEMES = {
     "tenantKey": {
         "type": "http",
         "scheme": "bearer",
-        "description": "A tenant's API key, `Authorization: Bearer tn_...`.",
+        "description": "A tenant's API key: `Authorization: Bearer tn_...`.",
     },
     "adminKey": {
         "type": "http",
         "scheme": "bearer",
-        "description": "The operator's admin key.",
+        "description": "An admin key.",
     },
     "session": {
         "type": "apiKey",
         "in": "cookie",
         "name": COOKIE,
-        "description": "Of who is signed in; what is no GET also needs the header x-csrf-token.",
+        "description": (
+            "The cookie of a signed-in session. Every request except GET and HEAD also "
+            "needs the header x-csrf-token."
+        ),
     },
 }
 _OPEN = ("/auth/methods", "/auth/login", "/auth/callback")

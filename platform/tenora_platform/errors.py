@@ -24,10 +24,11 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
+from tenora_platform.validation import in_words
 
 
 class ErrorDetail(BaseModel):
-    """All four keys are always there."""
+    """All four keys are always present."""
 
     message: str
     type: str
@@ -36,7 +37,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """What every answer of 400 or more holds."""
+    """The body of every answer with status 400 or higher."""
 
     error: ErrorDetail
 
@@ -305,10 +306,10 @@ def from_validation(error: RequestValidationError) -> BadRequestError:
     for part in location:
         param += f"[{part}]" if isinstance(part, int) else f".{part}" if param else str(part)
     if first["type"] == "json_invalid":
-        return BadRequestError("The body is not valid JSON.", code="invalid_json")
-    message = str(first["msg"]).removeprefix("Value error, ")
+        return BadRequestError("The request body is not valid JSON.", code="invalid_json")
+    message = in_words(first)
     return BadRequestError(
-        f"{param}: {message}" if param else message,
+        f"{param or 'The body'}: {message.rstrip('.')}.",
         param=param or None,
         code="missing_required_parameter" if first["type"] == "missing" else "invalid_value",
     )
@@ -369,7 +370,11 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_unstorable(request: Request, error: Exception) -> JSONResponse:
         # A NUL in a text or a number out of range, in a place that no schema looks at.
         return response_of(
-            BadRequestError("A value of this request cannot be stored.", code="invalid_value")
+            BadRequestError(
+                "The request contains a value that cannot be stored (a NUL character, or a "
+                "number that is out of range).",
+                code="invalid_value",
+            )
         )
 
     for kind in (ApiError, EngineError, RequestValidationError, WhileReading):

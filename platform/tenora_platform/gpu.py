@@ -28,18 +28,19 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> DeviceChoice:
         return DeviceChoice(asked, "as asked for")
     sign = next((name for name in DEVICES if Path(name).exists()), None)
     if sign is None:  # spares the import of torch on most machines
-        return DeviceChoice("cpu", f"no sign of an NVIDIA driver: none of {', '.join(DEVICES)}")
+        return DeviceChoice("cpu", f"no NVIDIA driver found: none of {', '.join(DEVICES)} exists")
     import torch
 
     if torch.cuda.is_available():
-        return DeviceChoice("cuda", f"{sign} is there, and torch {torch.__version__} uses it")
+        return DeviceChoice("cuda", f"{sign} is present, and torch {torch.__version__} uses it")
     if torch.version.cuda is None:
         return DeviceChoice(
-            "cpu", f"{sign} is there, but torch {torch.__version__} is built without CUDA"
+            "cpu", f"{sign} is present, but torch {torch.__version__} is built without CUDA"
         )
     return DeviceChoice(
         "cpu",
-        f"{sign} is there, but torch {torch.__version__} (CUDA {torch.version.cuda}) finds no GPU",
+        f"{sign} is present, but torch {torch.__version__} (CUDA {torch.version.cuda}) finds no "
+        "GPU",
     )
 
 
@@ -47,8 +48,10 @@ def missing_for_triton() -> str | None:
     """What Triton's launchers, which it compiles when kernels are first used, lack here; None where
     they can be compiled."""
     if not any(map(shutil.which, LAUNCHER_COMPILERS)):
-        return f"no C compiler ({', '.join(LAUNCHER_COMPILERS)}); install gcc"
+        return f"no C compiler found ({', '.join(LAUNCHER_COMPILERS)}); install gcc"
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.is_file():
-        return f"no {header}; install python3-dev, or take a Python that brings its headers"
+        return (
+            f"{header} is missing; install python3-dev, or use a Python that includes its headers"
+        )
     return None

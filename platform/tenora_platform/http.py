@@ -69,7 +69,8 @@ class RequestEdge:
                 if status:
                     raise  # half of the answer is out; the server must cut the connection
                 error = ApiError(
-                    f"The server failed on this request; its id is {request_id}.",
+                    f"The server failed on this request. Report the request id {request_id} "
+                    "to the operator.",
                     code="internal_error",
                 )
                 await response_of(error)(scope, receive, send_with_id)

@@ -44,8 +44,9 @@ def checked_name(name: str) -> str:
     ValueError."""
     if _NAME.fullmatch(name) is None or name in _TAKEN or name.startswith("pg_"):
         raise ValueError(
-            f"{name!r} cannot name an installation: at most 40 of a-z, 0-9 and _, a letter first; "
-            "not public, information_schema, or anything with pg_ before it"
+            f"{name!r} is not a valid name of an installation: at most 40 of a-z, 0-9 and _, "
+            "starting with a letter; not public, information_schema, or anything that starts "
+            "with pg_"
         )
     return name
 

@@ -32,7 +32,7 @@ def read_as_json(scope: Scope) -> None:
         return
     if kind not in _UNSAID:
         raise MediaTypeError(
-            f"This route reads JSON, but the header content-type says {kind[:100]!r}; send "
+            f"This route needs JSON, but the content-type header is {kind[:100]!r}. Send "
             "content-type: application/json.",
             param="content-type",
         )
@@ -63,7 +63,8 @@ def read_json(body: bytes, values_max: int) -> Any:
     count = body.count(b",") + body.count(b"[") + body.count(b"{")
     if count > values_max:
         raise BadRequestError(
-            f"The body's JSON has {count} commas and brackets; at most {values_max} are read.",
+            f"The JSON body has {count} commas and opening brackets; at most {values_max} "
+            "are allowed.",
             code="json_too_large",
         )
     try:
@@ -72,11 +73,11 @@ def read_json(body: bytes, values_max: int) -> Any:
     except ValueError as error:
         if "recursion limit" in str(error):
             raise BadRequestError(
-                f"The body's JSON is nested more than {DEPTH_MAX} deep.", code="json_too_deep"
+                f"The JSON body is nested more than {DEPTH_MAX} levels deep.", code="json_too_deep"
             ) from error
         if len(body) > NAMED_BYTES:
             raise BadRequestError(
-                f"The body is not valid JSON in UTF-8: {error}.", code="invalid_json"
+                f"The request body is not valid JSON in UTF-8: {error}.", code="invalid_json"
             ) from error
     return _read_slowly(body)
 
@@ -86,11 +87,12 @@ def _read_slowly(body: bytes) -> Any:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadRequestError("The body is not valid JSON.", code="invalid_json") from error
+        raise BadRequestError("The request body is not valid JSON.", code="invalid_json") from error
     where = lone_surrogate(value)
     if where is not None:
         raise BadRequestError(
-            f"{where or 'The body'} has a lone surrogate, half of a character; send whole ones.",
+            f"{where or 'The body'} contains a lone surrogate (half of a character). Send "
+            "whole characters.",
             param=where[:200] or None,
             code="invalid_value",
         )

@@ -64,7 +64,7 @@ def verified(rows: Iterable[KeyT], digest: str) -> tuple[KeyT, datetime | None]:
                 except UnauthorizedError as error:
                     error.tenant_id = getattr(row, "tenant_id", None)
                     raise
-    raise UnauthorizedError("Incorrect API key provided.")
+    raise UnauthorizedError("Invalid API key.")
 
 
 def good_until(row: KeptKey, prefix: str | None) -> datetime | None:
@@ -73,12 +73,16 @@ def good_until(row: KeptKey, prefix: str | None) -> datetime | None:
     until = row.expires_at
     if prefix != row.prefix:
         if prefix != row.previous_prefix or row.previous_expires_at is None:
-            raise UnauthorizedError("This API key has been replaced.", code="key_rotated")
+            raise UnauthorizedError(
+                "This API key has been rotated; use its new secret.", code="key_rotated"
+            )
         until = min(row.previous_expires_at, until or row.previous_expires_at)
     if row.revoked_at is not None:
-        raise UnauthorizedError("This API key has been revoked.", code="key_revoked")
+        raise UnauthorizedError(
+            "This API key has been revoked; use another key.", code="key_revoked"
+        )
     if has_passed(until):
-        raise UnauthorizedError("This API key has expired.", code="key_expired")
+        raise UnauthorizedError("This API key has expired; use another key.", code="key_expired")
     return until
 
 
@@ -101,12 +105,14 @@ def rotate(row: KeptKey, kept: dict[str, str], overlap: timedelta) -> None:
     overlap the older would be cut off in use."""
     now = datetime.now(UTC)
     if row.revoked_at is not None or has_passed(row.expires_at):
-        raise ConflictError("This key has ended; make a new one.", code="key_ended")
+        raise ConflictError(
+            "This key has been revoked or has expired; create a new one.", code="key_ended"
+        )
     if overlap and row.previous_expires_at is not None and row.previous_expires_at > now:
         until = row.previous_expires_at.isoformat(timespec="seconds")
         raise ConflictError(
-            f"The secret before this one is good until {until}. Rotate after that, or with "
-            "overlap_s 0, which ends both secrets at once.",
+            f"The previous secret is still valid until {until}. Rotate after that, or with "
+            "overlap_s 0, which ends both current secrets at once.",
             code="rotation_in_progress",
         )
     row.previous_prefix, row.previous_hash = (row.prefix, row.hash) if overlap else (None, None)
@@ -117,7 +123,7 @@ def rotate(row: KeptKey, kept: dict[str, str], overlap: timedelta) -> None:
 def require_future(expires_at: datetime | None) -> None:
     """Raises BadRequestError."""
     if has_passed(expires_at):
-        raise BadRequestError("expires_at lies in the past.", param="expires_at")
+        raise BadRequestError("expires_at must be in the future.", param="expires_at")
 
 
 def has_passed(time: datetime | None) -> bool:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 KEY = "tenora:installation"
 OBJECT = "tenora-installation"
-_REDIS = "in TENORA_REDIS_URL: by a number at its end (redis://host:6379/1), or a server"
+_REDIS = (
+    "in TENORA_REDIS_URL: add another database number (redis://host:6379/1), or use another server"
+)
 _STORE = "in TENORA_OBJECT_STORE: a prefix is enough (s3://bucket/prefix)"
 _LIFE_S = 7 * 24 * 3600  # after its last process; then the database is anybody's again
 _EVERY_S = 5.0  # how soon a Redis that was emptied is marked again
@@ -28,11 +30,11 @@ class TakenError(Exception):
 
     def __init__(self, what: str, holder: str, mine: str, setting: str, mark: str) -> None:
         name, me = holder.partition("/")[0], mine.partition("/")[0]
-        whose = f"{name!r}" if name != me else f"that is called {name!r} too, with another secret"
+        whose = f"{name!r}" if name != me else f"also named {name!r}, with another secret"
         super().__init__(
-            f"The {what} is that of another Tenora installation, {whose}. Give each its own "
-            f"{setting}. If the other is no more, or this one's secret was changed, delete its "
-            f"{mark}."
+            f"The {what} belongs to another Tenora installation, {whose}. Give each "
+            f"installation its own {setting}. If the other installation no longer exists, or "
+            f"the secret of this one has changed, delete its {mark}."
         )
 
 

@@ -19,8 +19,8 @@ _log = structlog.get_logger(__name__)
 
 _OVERDUE = {
     "57014": "The database did not finish this in time. Ask for less at once, or try again later.",
-    "55P03": "The same thing is being changed by somebody else. Please try again.",
-    "25P03": "This took too long and was undone. Please try again.",
+    "55P03": "Somebody else is changing the same thing at this moment. Please try again.",
+    "25P03": "This took too long and was rolled back. Please try again.",
 }
 """What `db.Database` lets PostgreSQL end: query_canceled, lock_not_available,
 idle_in_transaction_session_timeout."""
@@ -52,7 +52,9 @@ def install_outage_handlers(app: FastAPI) -> None:
         outage = outage_of(error)
         if outage is None:
             raise error
-        _log.warning("a server does not answer", code=outage.code, reason=first_line(error))
+        _log.warning(
+            "Redis or the database did not answer", code=outage.code, reason=first_line(error)
+        )
         return response_of(outage)
 
     for kind in (DBAPIError, PoolTimeoutError, RedisError):

@@ -21,7 +21,7 @@ Rows = Select[*tuple[Any, ...]]
 
 Asked = Annotated[
     str | None,
-    Query(alias="q", min_length=1, max_length=200, description="Only what has this in it"),
+    Query(alias="q", min_length=1, max_length=200, description="Only items that contain this text"),
 ]
 """A search: what is typed into a list's field, in any case."""
 

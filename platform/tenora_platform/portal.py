@@ -39,11 +39,11 @@ PAGES = frozenset(
 """The first parts of the addresses of admin_ui/src/routes.tsx, which a browser may ask for: what is
 below one of them is for the portal to show, or to say that there is no such page."""
 DOCS = "/docs"
-_NOT_BUILT = """The portal was not built, so there is nothing to show here; the API runs.
+_NOT_BUILT = """The portal has not been built, so there is nothing to show here; the API runs.
 
-To build it: run `make portal` in the checkout (it uses the Node of the virtual environment and
-writes its log to .venv/portal.log), then reload. A wheel has it if `make wheel` made it. The API's
-description is at /openapi.json.
+To build it, run `make portal` in the checkout (it uses the Node.js of the virtual environment and
+logs to .venv/portal.log), then reload. A wheel made by `make wheel` includes it. The API is
+described at /openapi.json.
 """
 _NONCE = "__TENORA_CSP_NONCE__"
 """What stands for the nonce in the built pages (admin_ui/vite.config.ts)."""

@@ -108,7 +108,7 @@ class _Line(asyncio.Protocol):
         if self._transport is None:
             await self._connect()
         if len(self._waiting) >= WAITING_MAX:
-            raise ConnectionError(f"{WAITING_MAX} commands wait for Redis already")
+            raise ConnectionError(f"{WAITING_MAX} commands are already waiting for Redis")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         packed = hiredis.pack_command((*str(args[0]).split(), *args[1:]))
@@ -155,7 +155,7 @@ class _Line(asyncio.Protocol):
             while (answer := self._reader.gets()) is not False:
                 self._answer(answer)
         except (hiredis.ProtocolError, IndexError) as error:
-            self._lose(ConnectionError(f"Redis said what it should not: {error}"))
+            self._lose(ConnectionError(f"Redis gave an unexpected answer: {error}"))
 
     def _answer(self, answer: Any) -> None:
         if isinstance(answer, hiredis.PushNotification):
@@ -189,7 +189,7 @@ class _Line(asyncio.Protocol):
             return
         left_s = self._waiting[0][1] + self._timeout_s - time.monotonic()
         if left_s <= 0:
-            self._lose(TimeoutError(f"Timeout: no answer of Redis in {self._timeout_s:g} s"))
+            self._lose(TimeoutError(f"Timeout: no answer from Redis in {self._timeout_s:g} s"))
             return
         self._watch = asyncio.get_running_loop().call_later(left_s, self._look)
 

@@ -65,9 +65,9 @@ class Deleted(BaseModel):
     deleted: Literal[True] = True
 
 
-Limit = Annotated[int, Query(ge=1, le=100, description="How many items to give at most")]
-After = Annotated[str | None, Query(description="Give the items after the one with this id")]
-Order = Annotated[Literal["asc", "desc"], Query(description="By time")]
+Limit = Annotated[int, Query(ge=1, le=100, description="Maximum number of items to return")]
+After = Annotated[str | None, Query(description="Return the items after the one with this id")]
+Order = Annotated[Literal["asc", "desc"], Query(description="Order by time")]
 Name = Annotated[
     str,
     # No control characters, NUL among them.
@@ -85,13 +85,13 @@ Reason = Annotated[
 
 
 class Rotation(Body):
-    """`overlap_s`: for how long the secret so far stays good beside the new one."""
+    """`overlap_s`: how long the previous secret stays valid, in seconds."""
 
     overlap_s: Annotated[int, Field(ge=0, le=90 * DAY_S)] = DAY_S
 
 
 class PreviousSecret(Item):
-    """The secret that was rotated out and is still good until `expires_at`."""
+    """The secret before the rotation, which is still valid until `expires_at`."""
 
     prefix: str
     expires_at: datetime

@@ -80,9 +80,9 @@ def _holds_something(path: Path) -> bool:
 
 def _lost(path: Path, how: str) -> str:
     return (
-        f"The server secret {path} {how}: under another one no key opens, and the database and its "
-        "books are sealed by it. Restore the file from a backup, or set TENORA_SECRET to what it "
-        f"held. To begin anew with an empty installation, move {path.parent} away."
+        f"The server secret {path} {how}. Without it no key works, and the database and its "
+        "books cannot be verified. Restore the file from a backup, or set TENORA_SECRET to its "
+        f"content. To start over with an empty installation, move {path.parent} away."
     )
 
 

@@ -37,7 +37,7 @@ def parse_size(value: Any) -> int:
         return value
     match = _SIZE.match(str(value))
     if match is None:
-        raise ValueError(f"{value!r} is not a size; write one such as 2GiB, 512MiB or 1000000")
+        raise ValueError(f"{value!r} is not a size; write a size such as 2GiB, 512MiB or 1000000")
     number, unit = match.groups()
     return int(float(number) * (_UNITS | _BINARY_UNITS)[unit.lower()])
 
@@ -58,75 +58,83 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=1, le=65535)
     """Port to listen on."""
     workers: int = Field(default=1, ge=1)
-    """API processes behind the one port."""
+    """Number of API processes behind the port."""
     admin_key: SecretStr | None = None
-    """The first admin key; made and shown once when absent."""
+    """The first admin key; generated and shown once if not set."""
     secret: SecretStr | None = None
-    """Server secret, the same for all workers; kept in the data directory when absent."""
+    """The server secret, the same for all processes; kept in the data directory if not set."""
     max_body: Size = 8 * 1024**2
-    """Largest JSON body of an inference request; others take 1 MiB at most."""
+    """Maximum JSON body of an inference request; other requests can have 1 MiB."""
     max_upload: Size = 1024**3
-    """Largest multipart upload."""
+    """Maximum multipart upload."""
     upload_share: float = Field(default=0.2, gt=0, le=1)
-    """Of a core that each API process gives to taking uploads; 1: all that it has."""
+    """Fraction of a CPU core that each API process may use to receive uploads; 1: all of it."""
     allow_control_tokens: bool = False
-    """Whether control tokens written out in messages and prompts count as such."""
+    """Whether control tokens that are written out in messages and prompts take effect."""
     tool_parser: Literal["auto", ToolFormatName] = "auto"
-    """How the base model writes that it calls tools; auto reads it off its chat template."""
+    """The format in which the base model writes tool calls; auto derives it from its chat
+    template."""
     disk_reserve: Size = 256 * 1024**2
-    """Uploads that would leave less free on the data directory's disk are answered 507."""
+    """Minimum free space on the data directory's disk; uploads that would leave less get 507."""
     cors_origins: str = ""
-    """Origins whose pages may call the API, separated by commas, or *; none when empty."""
+    """Origins whose pages may call the API (comma-separated), or *; empty: none."""
     trusted_proxies: str = "127.0.0.1"
-    """Addresses of proxies whose X-Forwarded-For is believed, separated by commas, or *."""
+    """Addresses of proxies whose X-Forwarded-For is trusted (comma-separated), or *."""
     max_connections: int | None = Field(default=None, ge=1)
-    """Connections in all; what the limit of open files leaves when absent."""
+    """Maximum number of connections; default: what the limit of open files allows."""
     max_address_connections: int = Field(default=1000, ge=1)
-    """Connections of one address; raise it behind a proxy, from which all of them come."""
+    """Maximum connections per client address; raise it behind a proxy, which all of them come
+    from."""
     head_timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds for a request's head, after which its connection is closed."""
+    """Seconds within which the request headers must arrive."""
     min_body_rate: Size = 1000
-    """Least bytes a second of a body, over every ten seconds, else its connection is closed."""
+    """Minimum bytes per second of a request body, over every ten seconds; else the connection is
+    closed."""
     drain_s: float = Field(default=10.0, ge=0)
-    """Seconds for requests in flight when the server stops; then they end with an error event."""
+    """Seconds for requests in flight to finish when the server stops; then they get an error
+    event."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """How much is logged."""
+    """Minimum level of log messages."""
     lease_s: float = Field(default=30.0, gt=0)
-    """Seconds after which a crashed worker's parallel requests are free again."""
+    """Seconds after which parallel requests of a crashed process no longer count."""
     limits_fallback_s: float = Field(default=60.0, ge=0)
-    """Seconds for which limits are checked without Redis, by each process alone; 0 is never."""
+    """Seconds for which each process checks rate limits on its own while Redis is away; 0:
+    never."""
     metrics_tenants: int = Field(default=100, ge=0)
-    """Tenants with metrics of their own, the first that come; all others are one called other."""
+    """Number of tenants with metrics of their own (the first to come); all others are called
+    other."""
     canary_every_s: float = Field(default=0, ge=0)
-    """Seconds between the rounds of a canary tenant that checks answers and bills; 0 is none."""
+    """Seconds between rounds of synthetic checks of answers and bills (canary); 0: none."""
     canary_url: str | None = None
-    """Where the canary asks; host and port of this installation's API when absent."""
+    """Address that the synthetic checks use; default: host and port of this installation's API."""
     probe_adapters: bool = True
-    """Whether every active version is asked a few prompts beside the base model, for its report."""
+    """Whether every active version is probed with a few prompts, beside the base model, for its
+    report."""
     evaluation_retention_days: int | None = Field(default=None, ge=1)
-    """Days after its end for which an evaluation is kept, with its items; for ever where absent."""
+    """Days for which a finished evaluation is kept, with its items; default: for ever."""
     auth_cache_s: int = Field(default=10, ge=0)
-    """Seconds for which a key may be believed without asking the database; 0 is never."""
+    """Seconds for which a key is trusted without asking the database again; 0: never."""
 
     # Who signs in
     public_url: str | None = None
-    """Where people reach the portal and the API; http://host:port when absent."""
+    """Public address of the portal and the API; default: http://host:port."""
     session_idle_s: float = Field(default=12 * 3600, gt=0)
-    """Seconds after which a session of the portal ends when unused."""
+    """Seconds after which an unused portal session ends."""
     session_max_s: float = Field(default=7 * 24 * 3600, gt=0)
-    """Seconds after which it ends in any case."""
+    """Seconds after which a portal session ends in any case."""
     oidc_issuer: str | None = None
-    """The OpenID Connect provider by which people sign in; they show a key when absent."""
+    """The OpenID Connect provider that people sign in with; without it, they sign in with a key."""
     oidc_client_id: str | None = None
-    """Ours at the provider."""
+    """Tenora's client id at the provider."""
     oidc_client_secret: SecretStr | None = None
-    """Ours at the provider; none when absent, for a public client."""
+    """Tenora's client secret at the provider; not set for a public client."""
     oidc_name: str = "single sign-on"
-    """What the button says: Sign in with ..."""
+    """Text of the sign-in button after "Sign in with"."""
     oidc_scopes: str = "openid email profile"
-    """What the provider is asked for."""
+    """Scopes requested from the provider."""
     oidc_owner_email: str | None = None
-    """Whoever signs in with this verified email is an owner among the operator's people."""
+    """A person who signs in with this verified email becomes an owner among the operator's
+    people."""
 
     # Money
     invoice_font: Path | None = None
@@ -136,118 +144,122 @@ class Settings(BaseSettings):
 
     # Where state lives
     installation: InstallationName = "tenora"
-    """What names roles and schema where several installations share a PostgreSQL server."""
+    """Name of the installation, for its roles and schema if several share a PostgreSQL server."""
     data_dir: Path = Path(".data")
-    """Everything that Tenora writes."""
+    """The directory for everything that Tenora writes."""
     database_url: str | None = None
-    """PostgreSQL; an embedded one under the data directory when absent."""
+    """PostgreSQL; default: an embedded server in the data directory."""
     database_connections: int = Field(default=24, ge=4)
-    """Most connections of one API or worker process to PostgreSQL."""
+    """Maximum connections of one API or worker process to PostgreSQL."""
     usage_retention_months: int = Field(default=0, ge=0)
-    """Whole months that usage events stay in the database beside the current one; older ones are
+    """Full months that usage events stay in the database besides the current month; older ones are
     archived in the object store. 0: for ever."""
     tenant_grace_days: int = Field(default=7, ge=0, le=365)
     """Days after which a tenant that was deleted is erased, unless it is restored."""
     history_minutes_days: int = Field(default=14, ge=1)
-    """Days for which the history of service is kept by the minute."""
+    """Days for which history is kept by the minute."""
     history_hours_days: int = Field(default=400, ge=1)
-    """And by the hour."""
+    """Days for which history is kept by the hour."""
     statement_timeout_s: float = Field(default=15.0, ge=0.1)
-    """Seconds for one statement of a request; workers have ten minutes."""
+    """Timeout in seconds for one database statement of a request; workers have ten minutes."""
     redis_url: str | None = None
-    """Redis or Valkey; an embedded one under the data directory when absent."""
+    """Redis or Valkey; default: an embedded server in the data directory."""
     object_store: str | None = None
-    """A path, s3://, gs:// or az://; <data-dir>/objects when absent."""
+    """A path, s3://, gs:// or az://; default: <data-dir>/objects."""
     import_prefixes: str = ""
-    """URLs, separated by commas, below which tenants may import adapters (s3://bucket/{tenant}; the
-    tenant's id stands for {tenant}); none when empty."""
+    """URLs below which tenants may import adapters (comma-separated), such as s3://bucket/{tenant},
+    where {tenant} stands for the tenant's id; empty: none."""
     spool_dir: Path | None = None
-    """Where an upload lies while it is checked; <data-dir>/spool when absent."""
+    """Directory for uploads while they are checked; default: <data-dir>/spool."""
     portal_dir: Path | None = None
-    """The built portal; admin_ui/dist of the checkout when absent."""
+    """Directory of the built portal; default: admin_ui/dist of the checkout."""
 
     # The engine
     engine: str | None = None
-    """Where it listens, ipc:///path or tcp://host:port; one of our own when absent."""
+    """Address of the engine, ipc:///path or tcp://host:port; default: Tenora starts one itself."""
     model: str | None = None
-    """A Hugging Face folder (docs/models.md); SmolLM2-135M-Instruct when absent."""
+    """A Hugging Face folder (docs/models.md); default: SmolLM2-135M-Instruct."""
     served_name: str | None = None
-    """The base model's id in the API; the folder's name when absent."""
+    """The base model's id in the API; default: the folder's name."""
     load_format: Literal["auto", "dummy"] = "auto"
-    """dummy: the model's config only, with random weights, for measurements."""
+    """dummy: load only the model's config, and use random weights, for measurements."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs."""
+    """The device that the model runs on."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Of weights, KV and adapters."""
+    """Data type of weights, KV and adapters."""
     weight_dtype: Literal["auto", "int8"] = "auto"
-    """Of the base model's linears; int8 halves what a step reads, on the CPU only."""
+    """Data type of the base model's linear layers; int8 halves what a step reads (CPU only)."""
     kv_dtype: Literal["auto", "fp8"] = "auto"
-    """Of the KV alone: as dtype, or fp8 (e4m3), which takes half the memory; CUDA only."""
+    """Data type of the KV cache: as dtype, or fp8 (e4m3), which takes half the memory (CUDA
+    only)."""
     adapter_dtype: Literal["auto", "int8"] = "auto"
-    """Of the adapters alone: as dtype, or int8, which takes half the memory; CPU only."""
+    """Data type of adapters: as dtype, or int8, which takes half the memory (CPU only)."""
     threads: int | None = Field(default=None, ge=1)
-    """Compute threads of the engine; when absent as many as it may use of the processors."""
+    """Compute threads of the engine; default: as many as it has CPUs."""
     memory: Size | None = None
-    """Weights, workspace and arena together; when absent 1 GiB, in a smaller container three
-    quarters of its memory, on a GPU what is free there."""
+    """Memory for weights, workspace and arena together; default: 1 GiB, in a smaller container
+    three quarters of its memory, on a GPU what is free there."""
     arena: Size | None = None
-    """The page arena alone; what the budget leaves when absent."""
+    """Memory of the page arena alone; default: what remains of the budget."""
     block_tokens: int = Field(default=16, ge=1)
-    """Tokens of a KV page."""
+    """Tokens per KV page."""
     max_context_tokens: int | None = Field(default=None, ge=1)
-    """Longest prompt and answer together; the model's own when absent."""
+    """Maximum length of prompt and answer together; default: the model's own."""
     max_running: int | None = Field(default=None, ge=1)
-    """Sequences in one step; when absent 64, on a GPU 256."""
+    """Maximum sequences in one step; default: 64, on a GPU 256."""
     max_step_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of one step, decode and prefill together; when absent 512, on a GPU 2048."""
+    """Maximum tokens of one step, decode and prefill together; default: 512, on a GPU 2048."""
     max_prefill_chunk: int | None = Field(default=None, ge=1)
-    """Prompt tokens of one tenant in one step, while others wait or run too; when absent 256, on a
+    """Maximum prompt tokens of one tenant in one step while others wait or run; default: 256, on a
     GPU 1024."""
     max_waiting: int = Field(default=1024, ge=1)
-    """Sequences in the queue; more are refused."""
+    """Maximum sequences in the queue; more are refused."""
     max_tenant_waiting: int = Field(default=256, ge=1)
-    """Of one tenant."""
+    """Maximum sequences of one tenant in the queue."""
     max_request_memory: Size = 256 * 1024**2
-    """Host memory for prompts, predictions and grammars of requests in flight; a tenant has a
-    quarter of it, or its one request. What would exceed it is refused."""
+    """Host memory for prompts, predictions and grammars of requests in flight; a tenant can use a
+    quarter of it, or one request. Requests above that are refused."""
     max_grammar: Size = 64 * 1024
-    """The largest text of a grammar or JSON schema that answers are to follow."""
+    """Maximum size of a grammar or JSON schema that answers must follow."""
     grammar_timeout_ms: int = Field(default=1000, ge=1)
-    """Processor time in which it has to be compiled."""
+    """CPU time within which a grammar must be compiled."""
     max_adapters: int = Field(default=256, ge=1)
-    """Adapters on the device at once, as far as pages allow."""
+    """Maximum adapters on the device at once, as far as pages allow."""
     max_rank: int = Field(default=128, ge=1)
-    """Largest rank accepted."""
+    """Maximum rank of an adapter."""
     max_draft_tokens: int = Field(default=16, ge=0, le=64)
-    """Tokens of a sequence that are drafted and verified in one step; 0: none."""
+    """Maximum draft tokens per sequence and step (speculative decoding); 0: none."""
     batch_invariant: bool = False
-    """On CUDA: answers the same to the bit whatever else runs, which allows drafts there."""
+    """On CUDA: make answers bitwise independent of what else runs, which allows speculative
+    decoding."""
     draft_layer: Literal["none"] | Path | None = None
-    """A trained draft layer of the base model, a file of `examples/train_draft.py`; the default
-    model has one, unless this is `none`."""
+    """A trained draft layer for the base model (a file made by `examples/train_draft.py`). The
+    default model has one, unless this is `none`."""
     adapter_draft_memory: Size = 32 * 1024**2
-    """Draft layers that adapters bring, kept in memory; 0: they propose nothing, as under strict
+    """Memory for draft layers that adapters bring; 0: they are not used, as under strict
     isolation."""
     stream_chunk_tokens: int = Field(default=0, ge=0, le=256)
-    """Of each chunk of a stream, so that its size says nothing of drafts; 0: as they come."""
+    """Tokens per chunk of a stream, so that its size reveals nothing about drafts; 0: as they
+    come."""
     host_adapter_memory: Size | None = None
-    """Packed adapters kept in host memory: 256 MiB, on a GPU 8 GiB or a quarter of the machine's
-    memory, whatever is less."""
+    """Memory on the host for packed adapters; default: 256 MiB, on a GPU 8 GiB or a quarter of the
+    machine's memory, whichever is less."""
     host_kv_memory: Size = 0
-    """Copies of evicted KV kept in host memory; none under strict isolation."""
+    """Memory on the host for copies of evicted KV; not used under strict isolation."""
     prefix_caching: bool = True
     """Reuse the KV of equal prefixes, within one tenant and adapter."""
     scheduling_policy: SchedulingPolicy = "sla"
-    """Whose turn it is: by class, share and deadline, or (to compare with) by order of arrival."""
+    """Scheduling order: by class, share and deadline (sla), or by order of arrival, for
+    comparison."""
     eviction_policy: PolicyName = "joint"
-    """What leaves the arena first when pages are needed."""
+    """What is evicted from the arena first when pages are needed."""
     strict_isolation: bool = False
     """Hard partitions of the arena by tenant: no tenant can evict what another has cached."""
     seed: int = 0
-    """For requests that name no seed."""
+    """Seed for requests that set none."""
     record: Path | None = None
-    """A file for every step's plan and result, to run again with `tenora bench replay`. It holds
-    what users wrote."""
+    """Record every step's plan and result to this file, to replay with `tenora bench replay`. It
+    contains what users wrote."""
 
     @model_validator(mode="after")
     def _sign_in_is_whole(self) -> Settings:
@@ -255,13 +267,15 @@ class Settings(BaseSettings):
             return self
         if self.oidc_client_id is None or self.public_url is None:
             raise ValueError(
-                "sign-in by OpenID Connect needs TENORA_OIDC_CLIENT_ID and TENORA_PUBLIC_URL; the "
-                "provider sends people back to <public url>/auth/callback"
+                "sign-in with OpenID Connect also needs TENORA_OIDC_CLIENT_ID and "
+                "TENORA_PUBLIC_URL; the provider redirects people back to <public "
+                "url>/auth/callback"
             )
         for name, url in (("oidc_issuer", self.oidc_issuer), ("public_url", self.public_url)):
             if not _SAFE_URL.match(url):
                 raise ValueError(
-                    f"TENORA_{name.upper()} must be https:// (http:// on this machine)"
+                    f"TENORA_{name.upper()} must start with https:// (http:// only for this "
+                    "machine)"
                 )
         return self
 

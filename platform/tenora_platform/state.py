@@ -160,14 +160,14 @@ async def answered(question: Awaitable[T]) -> T:
 def not_ready_reason(state: AppState) -> str:
     """Why the engine does not serve, in words for a person."""
     if state.engine.ready and state.engine.refuses is not None:
-        return f"The engine takes no new work: {state.engine.refuses}."
+        return f"The engine accepts no new requests: {state.engine.refuses}."
     if state.engine_life.error is not None:
         return f"The engine could not start: {state.engine_life.error}"
     for each in state.presence.others or []:
         if each.role == "engine" and "engine" in each.outages:
-            return f"The engine is started again: {each.outages['engine']}"
+            return f"The engine is being restarted: {each.outages['engine']}"
     if state.engine_life.started:
-        return "The engine has stopped answering and is being looked after."
+        return "The engine has stopped answering and is being restarted."
     return "The engine is still loading its model."
 
 

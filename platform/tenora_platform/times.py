@@ -20,7 +20,7 @@ def in_bounds(time: datetime) -> bool:
 
 def _bounded(time: datetime) -> datetime:
     if not in_bounds(time):
-        raise ValueError("must be from the year 2000 until before 2200, in UTC")
+        raise ValueError("must be between the years 2000 and 2199, in UTC")
     return time.astimezone(UTC)
 
 

@@ -140,7 +140,7 @@ async def test_an_engine_that_does_not_answer_hides_tiers_alone(
     await pushed(api, tenant.key, "away", 21)
 
     async def silent(digests: object) -> dict[str, Any]:
-        raise EngineUnavailableError("the engine did not answer in 30 s")
+        raise EngineUnavailableError("the engine did not answer within 30 s")
 
     monkeypatch.setattr(api.engine, "residencies", silent)
     found = await one(api, tenant, "away")

@@ -210,7 +210,7 @@ async def test_the_base_models_own_template_takes_no_detour(alone: Api) -> None:
     ("template", "words"),
     [
         ("{% for m in messages %}", "Unexpected end of template"),
-        ("Hello", "leaves out what the user says"),
+        ("Hello", "leaves out the user's message"),
         ("{{ raise_exception('only in Latin') }}", "only in Latin"),
         ("{{ messages[0].nothing.at_all }}", "has no attribute"),
         ("{% include 'other' %}" + SHORT, "no loader"),

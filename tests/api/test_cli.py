@@ -196,7 +196,7 @@ def test_doctor_says_what_the_machine_lets_the_process_use(
     assert "4 compute threads (TENORA_THREADS) share 3 CPUs" in cpus.text
     memory = check_memory(asked)
     assert memory.verdict == "ok"
-    assert memory.text.startswith("budget 1.00 GiB and ")
+    assert memory.text.startswith("budget 1.00 GiB; ")
     assert memory.text.endswith("32.0 GiB installed, limited to 2.00 GiB")
     verdicts = [
         check_memory(asked.model_copy(update=update)).verdict

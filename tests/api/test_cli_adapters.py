@@ -56,7 +56,7 @@ def adapter(listening: Listening, key: str, *words: str) -> tuple[int, str]:
     [
         ("../bad", {}, "[400]"),
         ("fake-base", {}, "base model's id"),
-        ("wide", {"r": 200}, "rank 200 is above this server's 128"),
+        ("wide", {"r": 200}, "rank 200 is above this server's maximum of 128"),
         ("dora", {"use_dora": True}, "adapter_config.use_dora"),
         ("other", {"target_modules": ["q_proj", "k_proj"]}, "4 of the 8 matrices"),
     ],
@@ -81,14 +81,14 @@ def test_warnings_and_reasons_are_printed(listening: Listening, key: str, tmp_pa
     assert code == 0, text
     assert "quiet@1 is active" in text
     for words in (
-        "warning: adapter_config.base_model_name_or_path: names 'someone/else-7b'",
+        "warning: adapter_config.base_model_name_or_path: names the base model 'someone/else-7b'",
         "warning: weights: every product of the matrices is zero",
     ):
         assert words in text, text
     file = folder / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-4] + b"\x00\x00\xc0\x7f")  # NaN: no header tells
     code, text = adapter(listening, key, "push", str(folder), "--name", "quiet")
-    assert (code, "holds NaN or infinity" in text) == (1, True), text
+    assert (code, "contains NaN or infinity" in text) == (1, True), text
     code, text = adapter(listening, key, "show", "quiet")
     assert code == 0
     assert "quiet@2 problem: " in text
@@ -105,7 +105,7 @@ def test_pickled_weights_can_be_converted_as_told(
     file.unlink()
     code, text = adapter(listening, key, "push", str(folder), "--name", "pickled")
     assert code == 1
-    assert "pickled weights, which Tenora never opens" in text
+    assert "pickled weights, which Tenora never loads" in text
     command = shlex.split(text[text.index("python -c") :])
     subprocess.run([sys.executable, *command[1:3]], check=True, timeout=120)
     converted = load_file(file)

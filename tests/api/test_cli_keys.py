@@ -38,7 +38,7 @@ def test_rotating_a_tenants_key_from_a_shell(listening: Listening) -> None:
     assert made["models"] == ["a", "b@1"]
     assert (made["limits"]["tokens_per_min"], float(made["limits"]["budget"])) == (9, 1.5)
     code, text = run("key", "create", "bad", "--limit", "budget", *where, **own)
-    assert (code, "is no limit" in text) == (1, True)
+    assert (code, "is not a limit" in text) == (1, True)
     code, text = run("key", "create", "bad", "--limit", "speed=1", *where, **own)
     assert (code, "limits.speed" in text) == (1, True)
     code, text = run("key", "rotate", made["id"], "--json", *where, **own)

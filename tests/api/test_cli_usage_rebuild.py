@@ -69,4 +69,4 @@ async def test_a_months_sums_are_made_anew(
 def test_what_is_no_month_is_said(environment: dict[str, str]) -> None:
     for month in ("2031-13", "October", "2031-10-09"):
         code, text = run("usage", "rebuild", "--month", month, **environment)
-        assert (code, "is no month" in text) == (1, True), text
+        assert (code, "is not a month" in text) == (1, True), text

@@ -98,7 +98,7 @@ async def test_a_slow_statement_is_a_503_with_a_code(make_api: MakeApi) -> None:
             assert int(answer.headers["retry-after-ms"]) > 0
         said = [answer.json()["error"]["message"] for answer in answers]
         assert "in time" in said[0]
-        assert "being changed by somebody else" in said[2]
+        assert "changing the same thing" in said[2]
         listed = await api.call(tenant.key, "GET", "/v1/api_keys")
         assert listed.status_code == 200, "the connections are good for the next"
 

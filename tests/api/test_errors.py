@@ -194,9 +194,9 @@ async def test_readiness_says_why(make_api: MakeApi, tmp_path: Path) -> None:
 
 async def test_what_the_engine_warns_of_shows_in_readyz(make_api: MakeApi) -> None:
     async with make_api() as api:
-        api.engine.model = replace(api.engine.model, warnings=("plain torch serves",))
+        api.engine.model = replace(api.engine.model, warnings=("plain torch is used",))
         answer = await api.http.get("/readyz")
-        assert (answer.status_code, answer.json()["warnings"]) == (200, ["plain torch serves"])
+        assert (answer.status_code, answer.json()["warnings"]) == (200, ["plain torch is used"])
 
 
 async def test_work_that_fails_beside_requests_shows_in_readyz(

@@ -119,7 +119,7 @@ async def test_one_that_has_ended_can_be_deleted(api: Api, tenant: TestTenant) -
     made, kept = await create(api, tenant), await create(api, tenant)
     path = f"/v1/evaluations/{made['id']}"
     refused = await api.call(tenant.key, "DELETE", path)
-    assert (refused.status_code, "cancel it first" in refused.text) == (409, True)
+    assert (refused.status_code, "Cancel it before you delete it" in refused.text) == (409, True)
     await turns(api)
     other = await api.new_tenant("other")
     assert (await api.call(other.key, "DELETE", path)).status_code == 404

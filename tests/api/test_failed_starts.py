@@ -42,7 +42,7 @@ def test_a_file_in_place_of_a_folder(command: str, name: str, tmp_path: Path) ->
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text("a file")
     text = refused(*started(command, tmp_path / "data"))
-    assert f"{path} cannot be written to: a file is in its place" in text
+    assert f"{path} cannot be written to: a file exists in its place" in text
     assert path.read_text() == "a file"
 
 
@@ -90,6 +90,6 @@ def test_an_older_program_on_a_newer_database(servers: Servers, tmp_path: Path) 
         redis = {"TENORA_REDIS_URL": servers.redis_url}
         text = refused(*started(command, tmp_path / "data", **named, **redis))
         assert "at revision 9999" in text
-        assert "newer one" in text
+        assert "newer version" in text
     with psycopg.connect(plain_url(url)) as link:
         assert link.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)

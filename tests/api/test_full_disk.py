@@ -64,7 +64,7 @@ def says_so(answer: httpx.Response) -> None:
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["code"] == "storage_full"
-    assert "nothing of it was kept" in error["message"]
+    assert "kept none of it" in error["message"]
     assert answer.headers["x-should-retry"] == "false"
 
 

@@ -121,17 +121,17 @@ class Form:
 FORMS = [
     Form("no form", b"{}", 400, "must be multipart/form-data", "application/json"),
     Form("no boundary", form(), 400, "must be multipart/form-data", "multipart/form-data"),
-    Form("another boundary", form(), 400, "malformed", "multipart/form-data; boundary=c"),
-    Form("no end", form()[:-9], 400, "ends too early"),
-    Form("cut off in the weights", form(weights=bytes(3_000_000))[:-500], 400, "ends too early"),
-    Form("weights twice", part(b"weights", b"x") + form(), 400, "has weights twice"),
+    Form("another boundary", form(), 400, "is not valid", "multipart/form-data; boundary=c"),
+    Form("no end", form()[:-9], 400, "is incomplete"),
+    Form("cut off in the weights", form(weights=bytes(3_000_000))[:-500], 400, "is incomplete"),
+    Form("weights twice", part(b"weights", b"x") + form(), 400, "contains weights twice"),
     Form("a part of its own", part(b"../../etc", b"x") + form(), 400, "'../../etc'"),
     Form("large heads", part(b"name", b"x", b"; a=" + b"x" * 9000) + form(), 400, "Maximum header"),
     Form("adapter upwards", form(name=b"../../etc/passwd"), 400, "name must have"),
     Form("adapter with NUL", form(name=b"a\0b"), 400, "name must have"),
     Form("name of the base model", form(name=b"fake-base"), 400, "is the base model's id"),
     Form("name no UTF-8", form(name=b"\xff\xfe"), 400, "name must have"),
-    Form("name without end", form(name=b"a" * 5000), 400, "name is larger than 256"),
+    Form("name without end", form(name=b"a" * 5000), 400, "maximum of 256 bytes"),
     Form("config without end", form(adapter_config=b" " * 300_000), 400, "adapter_config is large"),
     Form("no config", part(b"name", b"a") + part(b"weights", b"x") + b"--b--\r\n", 400, "config"),
     Form("no weights", part(b"name", b"a") + part(b"adapter_config", b"x") + b"--b--\r\n", 400,
@@ -141,7 +141,7 @@ FORMS = [
          chunked=True),
     Form("an upload of nobody", by_id(b"upload_01"), 404, "There is no upload"),
     Form("an upload of markup", by_id(b"<script>"), 404, "There is no upload"),
-    Form("more than can be", b'{"bytes": 9223372036854775808}', 400, "should be less than",
+    Form("more than can be", b'{"bytes": 9223372036854775808}', 400, "must be less than",
          "application/json", path="/v1/uploads"),
     Form("less than nothing", b'{"bytes": -1}', 400, "bytes", "application/json",
          path="/v1/uploads"),
@@ -193,14 +193,14 @@ async def test_parts_that_mean_harm(api: Api, tenant: TestTenant) -> None:
     status, said = await send(path, data=weights)
     assert (status, "is larger than allowed (100 bytes)" in said) == (413, True)
     status, said = await send(path, data=b"x" * 60, sha256=(None, "0" * 64))
-    assert (status, "send it again" in said) == (400, True)
+    assert (status, "Send the part again" in said) == (400, True)
     _, said = await send(path, data=b"x" * 60)
     part_id = json.loads(said)["id"]
     status, said = await send(path, data=b"y" * 60)
-    assert (status, "60 have come" in said) == (413, True)
+    assert (status, "60 bytes have arrived" in said) == (413, True)
     _, theirs = await send(f"/v1/uploads/{other['id']}", data=b"z" * 40)
     status, said = await complete(part_ids=[part_id, json.loads(theirs)["id"]])
-    assert (status, "must name parts of this upload" in said) == (400, True)
+    assert (status, "must list parts of this upload" in said) == (400, True)
     status, said = await complete(part_ids=[part_id, part_id])
     assert (status, "The parts have 120 bytes" in said) == (400, True)
     status, said = await complete(part_ids=[part_id])

@@ -148,7 +148,7 @@ async def test_no_url_of_a_tenants_is_opened(importing: Api, source: str) -> Non
     refused = await imported(importing, tenant, source)
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "source_not_allowed"
-    assert "source must begin with file://" in refused.json()["error"]["message"]
+    assert "source must start with file://" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("what", ["folder", "config", "weights", "above"])

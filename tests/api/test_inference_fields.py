@@ -400,6 +400,7 @@ async def test_the_words_of_a_context_that_is_too_long(
     if route == "completions":
         assert "532 tokens (512 in the prompt, 20 in the completion)" in words
     assert "Please reduce the length of the" in words
+    assert words.count("which leaves no room for a completion") == 1
 
 
 def test_logprobs_include_the_sampled_token(tmp_path: Path) -> None:

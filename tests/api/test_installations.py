@@ -53,7 +53,7 @@ def test_names_that_can_be_used(name: str) -> None:
     "name", ["", "Blue", "2nd", "a-b", "pg_mine", "public", "information_schema", 'a"b', "a" * 41]
 )
 def test_names_that_cannot(name: str) -> None:
-    with pytest.raises(ValidationError, match="cannot name an installation"):
+    with pytest.raises(ValidationError, match="is not a valid name of an installation"):
         Settings(installation=name)
 
 

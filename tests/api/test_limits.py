@@ -169,7 +169,7 @@ async def test_a_keys_limits_hold_within_its_plans(limits: Limits) -> None:
     now = await limits.now(two)
     assert now.key is not None
     assert (now.key.tokens.used, now.key.parallel, now.plan.tokens.used) == (300, 0, 630)
-    with pytest.raises(BadRequestError, match="500 tokens per minute of this API key"):
+    with pytest.raises(BadRequestError, match="this API key allows only 500 tokens per minute"):
         await limits.acquire(two, 501)
     assert now.headers()["x-ratelimit-remaining-tokens"] == "200", "the tighter one's"
     assert now.headers()["x-ratelimit-remaining-requests"] == "3"

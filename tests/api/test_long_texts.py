@@ -157,7 +157,7 @@ async def test_a_tenant_has_one_place_and_a_bounded_line() -> None:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
     assert len(running) == 2  # one of each, whoever came first
-    with pytest.raises(RateLimitedError, match="wait to be read"):
+    with pytest.raises(RateLimitedError, match="long prompts waiting to be tokenized"):
         await texts.run("mine", work)
     go_on.set()
     await asyncio.gather(*mine, theirs)

@@ -100,7 +100,7 @@ async def test_marks(servers: Servers) -> None:
             claim_redis(url, OURS)
         await redis.delete(KEY)
         claim_redis(url, NAMESAKE)
-        with pytest.raises(TakenError, match="called 'tenora' too, with another secret"):
+        with pytest.raises(TakenError, match="also named 'tenora', with another secret"):
             await look(redis, OURS)
         await redis.delete(KEY)
 

@@ -154,12 +154,13 @@ async def test_what_goes_next_says_why(
     assert (first["order"], first["adapter"], first["pages"]) == (1, "support@1", [11, 10])
     assert (first["again_ms"], first["again_ms_per_mib"]) == (4.0, 8.0)
     assert first["reason"] == (
-        "Of all that can go it is worth least: its cost for its size, times how often it was used "
-        "of late. To compute a page of it again takes 4 ms, 8 ms a MiB. Used once, idle for 100 s. "
-        "Acme holds more than it is guaranteed."
+        "It is worth the least of all candidates: cost to bring it back per page, times how often "
+        "it was used recently. Computing a page of it again takes 4 ms, 8 ms per MiB. Used once, "
+        "idle for 100 s. Acme holds more than its guaranteed share."
     )
-    unknown = await api.admin("GET", PAGES, params={"for_tenant": "tenant_nobody"})
+    unknown = await api.admin("GET", PAGES, params={"for_tenant": "Acme"})
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "for_tenant")
+    assert "must be a tenant's id" in unknown.json()["error"]["message"]
 
 
 async def test_adapters_are_listed_by_the_tier_that_has_them(
@@ -229,7 +230,7 @@ async def test_a_pin_that_the_engine_refuses_is_not_kept(
     answer = await api.admin("POST", f"/admin/v1/adapters/{second['id']}/pin")
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (409, "pin_refused")
-    assert error["message"] == f"It cannot be pinned: {why}."
+    assert error["message"] == f"The adapter cannot be pinned: {why}."
     assert [each.adapter.digest for each in api.engine.pins] == [first["digest"]]
     async with api.state.db.admin_session() as session:
         assert not await pins.is_pinned(session, second["id"])

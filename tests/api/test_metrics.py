@@ -142,6 +142,18 @@ def test_histograms_are_cumulative_and_hold_what_the_engine_counted() -> None:
         assert {sample.labels["tier"] for sample in loads.samples} == {"store"}
 
 
+def test_each_counter_of_the_engine_has_a_help_text() -> None:
+    metrics = Metrics()
+    *_, stats = busy_engine(3)
+    metrics.record_engine(stats)
+    shown = families(metrics)
+    for name in stats.counters.keys() - {"loader_starts"}:  # of the loader in tests
+        said = shown[f"tenora_engine_{name}"].documentation
+        assert len(said.split()) >= 2, name
+        assert said.lower() != name.replace("_", " "), name
+    assert "not looked at" in shown["tenora_engine_walks_cut"].documentation
+
+
 def test_counters_are_counters_and_levels_gauges() -> None:
     metrics = Metrics()
     *_, stats = busy_engine(3)

@@ -133,7 +133,7 @@ def test_other_architectures_names_are_shown(folder: Path, model: ModelInfo) -> 
 def test_problems_of_one_kind_are_one(folder: Path, model: ModelInfo) -> None:
     [shapes] = check(folder, model, r=8).report.problems
     assert (shapes.field, shapes.code) == ("weights", "shape_mismatch")
-    assert "[4, 32]; the config asks [8, 32]; likewise 7 more" in shapes.message
+    assert "[4, 32]; adapter_config.json asks for [8, 32]; the same for 7 more" in shapes.message
 
 
 @pytest.mark.parametrize(

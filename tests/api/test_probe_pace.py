@@ -211,14 +211,14 @@ async def test_what_it_tells(world: World) -> None:
 @pytest.mark.parametrize(
     ("waiting", "said", "text"),
     [
-        (0, None, "No adapter waits to be probed."),
-        (2, None, "2 versions wait to be probed; no worker probes yet."),
+        (0, None, "No adapter is waiting for a probe."),
+        (2, None, "2 versions wait to be probed; no worker is probing yet."),
         (1, (False, None), "One version waits to be probed; 10% of a core used."),
         (
             3,
             (True, 6.0),
-            "3 versions wait to be probed; 10% of a core used, 5% at most while requests are "
-            "served; done in about 6 minutes.",
+            "3 versions wait to be probed; 10% of a core used (at most 5% while requests are "
+            "served); done in about 6 minutes.",
         ),
         (99, (True, 60.0), "done in about 33 hours."),
     ],

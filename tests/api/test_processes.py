@@ -91,7 +91,9 @@ async def test_a_worker_that_fails_or_is_missing_is_a_warning(
         ill = msgspec.structs.replace(this_process("worker"), outages={"usage": "a surprise"})
         presence.others = [ill]
         warnings = (await ready(api))["warnings"]
-        assert warnings == [f"The worker on {ill.host} fails at: usage (a surprise)"]
+        assert warnings == [
+            f"Background tasks of the worker on {ill.host} are failing: usage (a surprise)"
+        ]
         monkeypatch.setattr(presence_module, "_MISSED_S", -1.0)
         presence.others = []
         assert "No worker is running" in (await ready(api))["warnings"][0]
@@ -214,7 +216,7 @@ def test_a_long_path_has_its_socket_elsewhere_in_a_folder_of_our_own(
     assert folder.parent == tmp_path / "t"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     folder.chmod(0o777)
-    with pytest.raises(CliError, match="of this user alone"):
+    with pytest.raises(CliError, match="to this user alone"):
         default_endpoint(deep)
 
 

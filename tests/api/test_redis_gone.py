@@ -103,7 +103,9 @@ async def test_a_killed_redis_leaves_local_limits(over: MakeGone, valkey: Embedd
         assert (over_limit.status_code, over_limit.headers["x-tenora-limits"]) == (429, "local")
         ready = await api.http.get("/readyz")
         assert ready.status_code == 200
-        assert any("Limits are checked without it" in line for line in ready.json()["warnings"])
+        assert any(
+            "Rate limits are checked without it" in line for line in ready.json()["warnings"]
+        )
         assert await metric(api, "tenora_limits_local") == 1
         assert await metric(api, "tenora_limits_unwritten") > 0
         assert (await shown(api, tenant))["requests_per_min"]["used"] == 5

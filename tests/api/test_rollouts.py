@@ -237,7 +237,7 @@ async def test_back_when_it_scores_less(api: Api, bot: Adapters, keeper: Rollout
             assert ended["state"] == state, ended
     finally:
         api.engine.answer = default_answer
-    assert "it scored 0 in eval_" in ended["reason"]
+    assert "its score in eval_" in ended["reason"]
     assert await weights(api, bot) == {1: 100}
 
 
@@ -248,7 +248,7 @@ async def test_back_when_it_is_slow(api: Api, bot: Adapters, keeper: RolloutKeep
     await keeper.run_once()
     ended = await rollout(api, bot)
     assert ended["state"] == "rolled_back", ended
-    assert "for the first token" in ended["reason"]
+    assert "time to the first token" in ended["reason"]
     assert ended["numbers"]["version"]["ttft_ms"] > 270
     assert await weights(api, bot) == {1: 100}
 
@@ -330,7 +330,7 @@ async def test_revoked_on_its_way(api: Api, bot: Adapters, keeper: RolloutKeeper
     await api.call(bot.key, "DELETE", "/v1/adapters/bot/versions/2")
     await keeper.run_once()
     ended = await rollout(api, bot)
-    assert (ended["state"], ended["reason"]) == ("rolled_back", "version 2 no longer serves")
+    assert (ended["state"], ended["reason"]) == ("rolled_back", "version 2 is no longer active")
     assert await weights(api, bot) == {1: 100}
 
 
@@ -339,7 +339,7 @@ async def test_nowhere_to_go_back_to(api: Api, bot: Adapters, keeper: RolloutKee
     await api.call(bot.key, "DELETE", "/v1/adapters/bot/versions/1")
     await api.call(bot.key, "DELETE", "/v1/adapters/bot/versions/2")
     await keeper.run_once()
-    assert "no version before it serves" in (await rollout(api, bot))["held"]
+    assert "no earlier version is active" in (await rollout(api, bot))["held"]
     await api.call(bot.key, "DELETE", "/v1/adapters/bot")
     await keeper.run_once()
 

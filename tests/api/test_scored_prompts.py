@@ -90,7 +90,9 @@ async def test_no_answer_holds_more_scores_than_are_given(
         )
 
     assert await ask(2)
-    with pytest.raises(openai.BadRequestError, match="log probabilities of prompts") as caught:
+    with pytest.raises(
+        openai.BadRequestError, match="log probabilities of prompt tokens"
+    ) as caught:
         await ask(3)
     assert caught.value.param == field
 

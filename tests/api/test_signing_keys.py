@@ -96,7 +96,7 @@ def test_the_command_asks_the_server_for_its_keys(listening: Listening, tmp_path
     file = tmp_path / "receipt.json"
     file.write_text(json.dumps({"object": "receipt", "version": 1}))
     code, said = run("receipt", "verify", str(file), TENORA_URL=listening.url)
-    assert (code, "no signature" in said) == (4, True)
+    assert (code, "signature is missing" in said) == (4, True)
     assert len(keys["keys"]) >= 1
     path = f"{listening.url}/admin/v1/tenants"
     admin = {"authorization": f"Bearer {ADMIN_KEY}"}
@@ -117,7 +117,7 @@ def test_the_command_asks_the_server_for_its_keys(listening: Listening, tmp_path
     assert (code, asked.json()["id"] in said) == (0, True), said
     code, said = run("receipt", "get", "no-such", **server)
     assert code == 1
-    assert "There is no request" in said
+    assert "There is no finished request" in said
 
 
 async def test_another_secret_cannot_sign(api: Api, make_api: MakeApi, owner: Connection) -> None:

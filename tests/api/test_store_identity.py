@@ -239,6 +239,18 @@ async def test_an_installation_of_before_is_adopted(own: Settings, tmp_path: Pat
         assert (await api.admin("GET", "/admin/v1/audit_logs/verification")).json()["valid"]
 
 
+async def test_a_store_that_is_well_needs_no_adoption(own: Settings, tmp_path: Path) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        await pushed(api, await api.new_tenant("acme", plan="premium"), "mine", 4)
+    with database(own) as link:
+        before = link.execute("SELECT generation FROM database_identity").fetchone()
+    for more in ((), ("--yes",)):
+        code, text = await asyncio.to_thread(tenora, own, "store", "adopt", *more)
+        assert (code, "Nothing to do" in text) == (0, True), text
+    with database(own) as link:
+        assert link.execute("SELECT generation FROM database_identity").fetchone() == before
+
+
 async def test_a_database_of_before_that_serves_what_is_not_there(
     own: Settings, tmp_path: Path
 ) -> None:

@@ -96,7 +96,7 @@ async def test_a_name_that_leads_inside_is_refused(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: Loop((address,)))
-    with pytest.raises(BadAddressError, match="public addresses only"):
+    with pytest.raises(BadAddressError, match="only sent to public addresses"):
         await target_of("https://rebound.example/", private=False)
 
 

@@ -329,7 +329,7 @@ async def test_nothing_is_sent_inside_unless_the_operator_says_so(receiver: Rece
     sender = Sender(private=False)
     secure = receiver.url.replace("http://", "https://")
     outcome = await sender.send(secure, {}, b"{}")
-    assert "public addresses only" in str(outcome.error)
+    assert "only sent to public addresses" in str(outcome.error)
     assert receiver.got == []
     await sender.close()
 

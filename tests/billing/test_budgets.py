@@ -83,7 +83,7 @@ async def test_a_used_up_budget_refuses_and_says_which_and_until_when(api: Api) 
     assert "retry-after" not in refused.headers
     assert "retry-after-ms" not in refused.headers
     assert error["budget"] == "plan_day"
-    assert "budget of the day" in error["message"]
+    assert "daily budget" in error["message"]
     tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT00:00:00Z}"
     assert error["resets_at"] == tomorrow
     assert tomorrow in error["message"]

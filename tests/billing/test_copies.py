@@ -111,7 +111,7 @@ async def test_a_poisoned_copy_stops_no_other_and_is_shown(
     assert await events_of(api, tenant) == 1
     assert await api.state.redis.xlen(STREAM) == 0
     reasons = await dead_letters(api)
-    assert sum("a copy that cannot be read" in reason for reason in reasons) == 2
+    assert sum("a copy of a usage record cannot be read" in reason for reason in reasons) == 2
     assert sum("it names no tenant" in reason for reason in reasons) == 1
     assert sum("it could not be stored" in reason for reason in reasons) == 2
     shown = (await api.admin("GET", "/admin/v1/reconciliation")).json()

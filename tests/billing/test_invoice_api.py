@@ -446,9 +446,9 @@ def test_from_a_shell(listening: Listening, tmp_path: Path, owner: Connection) -
     (draft,) = json.loads(text)["invoices"]
     assert (draft["status"], draft["total"]) == ("draft", "12.50")
     code, text = run("invoice", "run", *only, "--final", *where, **admin)
-    assert (code, "still runs" in text) == (1, True)
+    assert (code, "has not ended yet" in text) == (1, True)
     code, text = run("invoice", "show", draft["id"], *where, **admin)
-    assert (code, "12.50" in text, "Up to the plan's minimum" in text) == (0, True, True)
+    assert (code, "12.50" in text, "Difference to the plan's minimum" in text) == (0, True, True)
     code, text = run("invoice", "show", *where, TENORA_API_KEY=made["key"])
     assert (code, draft["id"] in text) == (0, False)
     for form, begin in (("pdf", b"%PDF"), ("csv", b"number,"), ("json", b"{")):

@@ -49,7 +49,7 @@ async def test_parts_come_to_what_the_whole_would(books: InvoiceBooks) -> None:
     assert [of for _, of, _ in notes] == [row.id] * 4
     counts = [int(number.removeprefix("CN-")) for number, _, _ in notes]
     assert counts == list(range(counts[0], counts[0] + 4))
-    with pytest.raises(BadRequestError, match=r"Line 1 has 0\.00 left"):
+    with pytest.raises(BadRequestError, match=r"Line 1 has only 0\.00 left"):
         await books.credit(row.id, {1: "0.01"})
     with pytest.raises(ConflictError) as caught:
         await books.void(row.id)
@@ -59,10 +59,10 @@ async def test_parts_come_to_what_the_whole_would(books: InvoiceBooks) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ({1: "10.01"}, "has 10.00 left"),
-        ({1: "0.001"}, "whole 0.01"),
-        ({3: "1"}, "Tax is not credited"),
-        ({7: "1"}, "There is no line 7"),
+        ({1: "10.01"}, "has only 10.00 left"),
+        ({1: "0.001"}, "multiple of 0.01"),
+        ({3: "1"}, "Line 3 is tax and cannot be credited"),
+        ({7: "1"}, "Line 7 does not exist"),
     ],
 )
 async def test_what_cannot_be_credited(
@@ -89,9 +89,9 @@ async def test_a_payment_is_noted_once_for_its_reference(books: InvoiceBooks) ->
     row = await invoice(books)
     first = await books.pay(row.id, "6.66", "pi_1")
     assert await books.pay(row.id, "6.66", "pi_1") == first
-    with pytest.raises(ConflictError, match=r"is noted with 6\.66"):
+    with pytest.raises(ConflictError, match=r"is already recorded with 6\.66"):
         await books.pay(row.id, "1", "pi_1")
-    with pytest.raises(BadRequestError, match=r"10\.00 of this invoice is open"):
+    with pytest.raises(BadRequestError, match=r"open amount of this invoice is 10\.00"):
         await books.pay(row.id, "10.01", "pi_2")
     await books.credit(row.id, {2: "4"})
     await books.pay(row.id, "5.24", "pi_3")

@@ -126,7 +126,7 @@ async def test_when_a_month_is_final(books: InvoiceBooks) -> None:
     with pytest.raises(ConflictError) as caught:
         await books.run(DECEMBER, draft=False)
     assert caught.value.code == "period_not_over"
-    with pytest.raises(BadRequestError, match="has not begun"):
+    with pytest.raises(BadRequestError, match="has not started yet"):
         await books.run(date(2027, 2, 1), draft=True)
     assert (await books.run(NOVEMBER, at=IN_JANUARY)).made == []
 

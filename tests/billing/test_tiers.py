@@ -202,7 +202,7 @@ def test_tiers_need_a_position() -> None:
     prices = lists_of((Tier(0, Decimal(1)), Tier(5, Decimal(0))), (Tier(0, Decimal(1)),))
     found = priced(prices, replace(NOTHING, output_tokens=9))
     assert found.price is not None
-    with pytest.raises(UnratableError, match="no position"):
+    with pytest.raises(UnratableError, match="position in them is missing"):
         rate_again(found.price, found.event, None)
 
 

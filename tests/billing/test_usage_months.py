@@ -134,7 +134,7 @@ async def test_an_old_month_is_archived_and_still_read(
     async with api.state.db.admin_session() as session:
         letter = await session.get(DeadLetterRow, made[0].event_id)
     assert letter is not None
-    assert "is archived" in letter.reason
+    assert "has been archived" in letter.reason
 
 
 async def refuses_parts_of_hours(api: Api, tenant: TestTenant, used: datetime) -> None:

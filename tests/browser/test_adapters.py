@@ -207,7 +207,7 @@ def test_what_would_be_rejected_is_not_sent(
     )
     reasons = dialog.get_by_role("list", name="Reasons").get_by_role("listitem")
     expect(reasons).to_have_count(1)  # once, not for each tensor
-    expect(reasons).to_contain_text("the config asks")
+    expect(reasons).to_contain_text("adapter_config.json asks for")
     expect(dialog.get_by_role("button", name="Upload", exact=True)).to_be_disabled()
 
     dora = {**config, "use_dora": True, "bias": "all", "modules_to_save": ["lm_head"]}
@@ -271,7 +271,7 @@ def test_a_rejected_version_is_a_footnote_of_what_serves(
     serves.get_by_role("link", name="Why version 3 was rejected").click()
     expect(page.get_by_text("Rejected for one reason")).to_be_visible()
     reasons = page.get_by_role("list", name="Reasons for the rejection")
-    expect(reasons).to_contain_text("holds NaN or infinity")
+    expect(reasons).to_contain_text("contains NaN or infinity")
     expect(page.get_by_role("button", name="Copy model name")).to_have_count(0)
 
     page.get_by_role("tab", name="Overview").click()

@@ -376,7 +376,7 @@ def test_values_and_pages_that_do_not_fit() -> None:
     with pytest.raises(AdapterLoadError, match="raise block_tokens"):
         pack(PLAIN, tensors, page=63)
     tensors[tensor_name(2, "q_proj", "B")][3, 1] = float("inf")
-    with pytest.raises(AdapterLoadError, match="NaN or Inf"):
+    with pytest.raises(AdapterLoadError, match="NaN or infinity"):
         pack(PLAIN, tensors)
     tensors[tensor_name(2, "q_proj", "B")] = torch.ones(32, 4, dtype=torch.float64)
     with pytest.raises(AdapterFormatError, match="F64"):

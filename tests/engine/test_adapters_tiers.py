@@ -254,7 +254,7 @@ def test_only_the_broken_adapter_fails(tmp_path: Path) -> None:
 def test_rank_above_the_servers_is_refused(tmp_path: Path) -> None:
     ref = published(LocalStore(tmp_path), 1)
     waiting = Waiting(AdapterLoader(resolved(object_store=str(tmp_path), max_rank=3)))
-    assert "above this server's 3" in str(waiting.load(ref).error)
+    assert "above this server's maximum of 3" in str(waiting.load(ref).error)
     waiting.loader.close()
 
 

@@ -250,16 +250,18 @@ def test_refuses_what_is_no_layer_of_this_base(model: Path, file: Path, tmp_path
     other.write_bytes(b"no safetensors")
     refused(other, "could not be read")
     save_file({"a": torch.ones(1)}, other)
-    refused(other, "is no draft layer")
+    refused(other, "is not a draft layer")
     tensors = load_file(file)
     without = {name: each for name, each in tensors.items() if name != "join"}
     form = {"format": train_draft.FORMAT}
     save_file({**tensors, "down": torch.ones(64, 100)}, other, metadata=form)
-    refused(other, r"for another base model: down is \(64, 100\), this base needs \(64, 96\)")
+    refused(
+        other, r"to another base model: down is \(64, 100\), but this base model needs \(64, 96\)"
+    )
     save_file(without, other, metadata=form)
     refused(other, "join is missing")
     save_file({**tensors, "vocabulary": torch.tensor([3, VOCAB])}, other, metadata=form)
-    refused(other, "its vocabulary is not of 1 to")
+    refused(other, "its vocabulary must have 1 to")
 
 
 def test_is_left_out_where_it_cannot_run_if_it_may(

@@ -103,9 +103,9 @@ def test_seeds_make_the_keys() -> None:
     [
         ("tcp://127.0.0.1:5555", "needs CURVE keys"),
         ("tcp://*:5555", "needs CURVE keys"),
-        ("inproc://engine", "no address of an engine"),
-        ("ipc://relative.sock", "no address of an engine"),
-        ("ipc:///tmp/engine.sock", "everybody may write to /tmp"),
+        ("inproc://engine", "is not an engine's address"),
+        ("ipc://relative.sock", "is not an engine's address"),
+        ("ipc:///tmp/engine.sock", "everybody can write to /tmp"),
     ],
 )
 async def test_an_address_where_strangers_could_listen_is_refused(
@@ -176,7 +176,10 @@ async def test_an_address_is_not_taken_from_the_engine_that_has_it(
     """ZeroMQ binds a unix path that is in use by taking it away."""
     at_path = EngineAddress(f"ipc://{tmp_path}/engine.sock", TOKEN)
     at_port = EngineAddress(endpoint, TOKEN, CurveKeys.random())
-    for address, words in [(at_path, "another engine listens"), (at_port, "cannot listen at tcp")]:
+    for address, words in [
+        (at_path, "another engine is listening"),
+        (at_port, "cannot listen at tcp"),
+    ]:
         async with engine_at(address):
             with pytest.raises(EngineUnavailableError, match=words), address.listening():
                 pass

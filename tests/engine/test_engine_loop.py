@@ -211,7 +211,7 @@ def test_a_step_that_fails_is_its_sequences_own_a_row_of_them_is_the_engines() -
         rig.engine.submit(make_request(f"worse-{number}", [1]))
         if number < FAILED_STEPS_MAX - 1:
             rig.engine.step()
-    with pytest.raises(EngineFailedError, match="8 steps in a row failed, the last by Runtime"):
+    with pytest.raises(EngineFailedError, match="8 steps in a row failed, the last with Runtime"):
         rig.engine.step()
     (last,) = rig.engine.abandon(None)
     assert last.request_id == "worse-7"
@@ -231,7 +231,7 @@ def test_an_error_of_the_device_is_the_engines_at_once(error: Exception, lost: b
     rig.executor.fails = lambda executed: error
     rig.engine.submit(make_request("r", [1]))
     if lost:
-        with pytest.raises(EngineFailedError, match="has to be started again"):
+        with pytest.raises(EngineFailedError, match="must be restarted"):
             rig.engine.step()
         (end,) = rig.engine.abandon(None)
     else:

@@ -88,7 +88,7 @@ def test_lru_looks_at_the_time_alone() -> None:
 
 def test_policies_are_made_by_name() -> None:
     assert {name: make_policy(name).name for name in POLICIES} == {name: name for name in POLICIES}
-    with pytest.raises(ValueError, match="no eviction policy 'magic'; there are joint, "):
+    with pytest.raises(ValueError, match="unknown eviction policy 'magic'; use one of joint, "):
         make_policy("magic")
 
 

@@ -197,7 +197,7 @@ async def test_an_engine_started_again_meanwhile_knows_nothing_of_a_stopped_clie
                 while owner.pid == first_pid or not owner.ready:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             other.send_signal(signal.SIGCONT)
-            assert await said(other) == "the engine has gone away; try again later"
+            assert await said(other) == "the engine has disconnected; try again later"
             assert await said(other) == "3"
     finally:
         await owner.stop()
@@ -219,7 +219,7 @@ async def test_a_stopped_client_loses_what_it_ran_with_its_lease_and_begins_anew
         ]
         assert all(u.output_tokens > 0 for u in usage)
         other.send_signal(signal.SIGCONT)
-        assert await said(other) == "the engine does not know this client any more"
+        assert await said(other) == "the engine no longer knows this client"
         assert await said(other) == "3"
     assert owner.ready
 
@@ -283,7 +283,7 @@ async def test_clients_survive_the_engine_and_may_come_before_it(tmp_path: Path)
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
     for events in running:
-        with pytest.raises(EngineUnavailableError, match="gone away"):
+        with pytest.raises(EngineUnavailableError, match="has disconnected"):
             async with asyncio.timeout(2):  # not by its silence: as soon as its socket closes
                 await exhaust(events)
     assert not any(client.ready for client in clients)

@@ -58,5 +58,5 @@ def test_int8_refuses_what_is_not_finite() -> None:
         tensors[tensor_name(layer, module, "A")] = torch.ones(1, features_in)
         tensors[tensor_name(layer, module, "B")] = torch.ones(features_out, 1)
     tensors[tensor_name(1, "q_proj", "B")][0] = math.inf
-    with pytest.raises(AdapterLoadError, match="NaN or Inf"):
+    with pytest.raises(AdapterLoadError, match="NaN or infinity"):
         pack_adapter(DIGEST, parsed, tensors, MODEL, 2 * PAGE, "int8", max_rank=64)

@@ -107,7 +107,7 @@ def test_memory_is_bounded_and_the_order_stays(tmp_path: Path) -> None:
 
 def test_two_owners_are_refused(tmp_path: Path) -> None:
     outbox = UsageOutbox(tmp_path)
-    with pytest.raises(EngineUnavailableError, match="another engine uses the outbox"):
+    with pytest.raises(EngineUnavailableError, match="another engine is using the outbox"):
         UsageOutbox(tmp_path)
     outbox.close()
     UsageOutbox(tmp_path).close()

@@ -221,12 +221,12 @@ def test_an_adapter_that_another_tenant_uses_in_my_share_cuts_nobody_short() -> 
 def test_strict_isolation_needs_a_share() -> None:
     rig = build(strict=True)
     rig.engine.submit(make_request("a", [1], tenant=tenant("a", 0.7)))
-    with pytest.raises(QueueFullError, match=r"strict isolation: .* in flight leave 6 pages"):
+    with pytest.raises(QueueFullError, match=r"strict isolation: .* in flight leave only 6 pages"):
         rig.engine.submit(make_request("b", [1], tenant=tenant("b", 0.5)))
-    with pytest.raises(InvalidRequestError, match="no memory share"):
+    with pytest.raises(InvalidRequestError, match="memory share is less than one page"):
         rig.engine.submit(make_request("c", [1], tenant=tenant("c")))
     small = tenant("d", 0.1)
-    with pytest.raises(InvalidRequestError, match="no adapter slot"):
+    with pytest.raises(InvalidRequestError, match="too small for an adapter"):
         rig.engine.submit(make_request("d", [1], tenant=small, adapter=make_ref("x")))
     with pytest.raises(ContextLengthError, match="maximum context length is 56 tokens"):
         rig.engine.submit(make_request("e", [1] * 57, tenant=tenant("a", 0.7)))
@@ -257,7 +257,7 @@ def test_a_strict_newcomer_takes_from_nobody_whose_requests_are_in_flight() -> N
     rig.engine.step()
     rig.engine.submit(make_request("w", [4] * 4, tenant=waiting, ignore_eos=True))
     kept = [residency(rig.memory, who) for who in (running, waiting)]
-    with pytest.raises(QueueFullError, match="in flight leave 0 pages") as refusal:
+    with pytest.raises(QueueFullError, match="in flight leave only 0 pages") as refusal:
         rig.engine.submit(make_request("n", [1], tenant=new))
     assert refusal.value.retry_after_ms > 0
     assert [residency(rig.memory, who) for who in (running, waiting)] == kept
@@ -288,7 +288,7 @@ def test_a_strict_share_follows_the_plan_while_nothing_is_in_flight() -> None:
     rig.engine.submit(make_request("b on", [1], tenant=tenant("b", 0.9), ignore_eos=True))
     serve(rig, tenant("a", 0.3), "no room to grow", [1] * 5)
     assert pages("a") == 2
-    with pytest.raises(InvalidRequestError, match="no memory share"):
+    with pytest.raises(InvalidRequestError, match="memory share is less than one page"):
         rig.engine.submit(make_request("none", [1], tenant=tenant("a", 0.0)))
 
 
@@ -342,7 +342,7 @@ def test_a_namespace_that_is_forgotten_leaves_nothing(strict: bool) -> None:
 
 
 def test_a_static_split_cannot_isolate() -> None:
-    with pytest.raises(ValueError, match="static-lru cannot isolate"):
+    with pytest.raises(ValueError, match="static-lru does not support strict isolation"):
         build("static-lru", strict=True)
 
 

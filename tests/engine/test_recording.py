@@ -187,7 +187,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_engine(
     run(rig)
     recording.close()
     assert (tmp_path / "steps").stat().st_size <= 4000
-    assert sum("recording of steps ends" in line for line in caplog.messages) == 1
+    assert sum("recording of steps stops" in line for line in caplog.messages) == 1
     assert len(rig.executor.plans) == 40
     assert isinstance(next(Recording(tmp_path / "steps").frames()), Planned)
 
@@ -197,7 +197,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     for name in ("steps", "steps.1", "steps.2"):
         record(rig, tmp_path / "steps").close()
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-    with pytest.raises(RecordingError, match="name a file in a folder that exists"):
+    with pytest.raises(RecordingError, match="choose a file in an existing folder"):
         record(rig, tmp_path / "missing" / "steps")
 
 

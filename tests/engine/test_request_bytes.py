@@ -118,7 +118,7 @@ def test_the_engine_refuses_with_a_sentence_and_takes_more_when_some_have_ended(
     rig = Rig.build(msgspec.structs.replace(config, engine=engine))
     for number in range(5):
         rig.engine.submit(request(number, "a", 40))
-    with pytest.raises(QueueFullError, match=r"this tenant's requests in flight take .* MiB"):
+    with pytest.raises(QueueFullError, match=r"this tenant's requests in flight use .* MiB"):
         rig.engine.submit(request(5, "a", 40))
     rig.engine.submit(request(6, "b", 40))
     assert rig.engine.stats().waiting == 6, "the refused one left nothing"
@@ -152,7 +152,7 @@ def test_requests_that_wait_for_their_grammars_are_in_flight(
     loop.start()
     submitted = [loop.submit(guided(number)) for number in range(5)]
     refused = loop.submit(guided(5))
-    with pytest.raises(QueueFullError, match="this tenant's requests in flight take"):
+    with pytest.raises(QueueFullError, match="this tenant's requests in flight use"):
         refused.result(10)
     others = loop.submit(guided(6, "b"))
     assert not others.done()

@@ -214,7 +214,9 @@ def test_an_adapter_that_leaves_no_room_for_the_prompt_is_an_error() -> None:
     (done,) = finishes(run(rig)).values()
     assert done.reason == "error"
     assert done.error is not None
-    assert "12 tokens need 3 pages and the adapter 2, more than the 4 pages" in done.error
+    assert (
+        "12 tokens need 3 pages and the adapter needs 2, but this engine has 4 pages" in done.error
+    )
 
 
 def test_beside_its_adapter_a_sequence_ends_where_the_arena_does() -> None:
@@ -357,7 +359,7 @@ def test_an_id_in_flight_a_rank_too_large_and_a_full_queue_are_refused() -> None
     rig.engine.submit(make_request("r", [1]))
     with pytest.raises(InvalidRequestError, match="already in flight"):
         rig.engine.submit(make_request("r", [1]))
-    with pytest.raises(InvalidRequestError, match="rank 9 exceeds"):
+    with pytest.raises(InvalidRequestError, match="rank is 9; this engine allows 1 to"):
         rig.engine.submit(make_request("s", [1], adapter=make_ref("x", rank=9)))
     with pytest.raises(QueueFullError):
         rig.engine.submit(make_request("s", [1], n=2))

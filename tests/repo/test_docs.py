@@ -40,6 +40,19 @@ def test_links_of_the_pages_exist(page: str) -> None:
     assert not missing
 
 
+def test_records_of_decisions_name_modules_that_exist() -> None:
+    sources = ("platform", "engine", "kernels", "benchmarks", "tests", "examples", "migrations")
+    known = [path.as_posix() for top in sources for path in (ROOT / top).rglob("*.py")]
+    known += [path.as_posix() for path in ROOT.glob("*.py")]
+    missing = [
+        f"{page.name}: {name}"
+        for page in sorted((ROOT / "docs/decisions").glob("*.md"))
+        for name in re.findall(r"`([\w/]+\.py)`", page.read_text())
+        if not any(path.endswith(f"/{name}") for path in known)
+    ]
+    assert not missing
+
+
 def test_the_page_of_benchmarks_stays_a_page() -> None:
     """Read in two minutes; how something was measured belongs into docs/log, by date."""
     assert len((ROOT / "docs/benchmarks.md").read_text().split()) < 1500

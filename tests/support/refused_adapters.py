@@ -123,7 +123,7 @@ REFUSED: dict[str, Refused] = {
     "modules_to_save": Refused(
         _with(modules_to_save=["lm_head"]), "unsupported_modules_to_save", "without modules_to_save"
     ),
-    "added tokens": Refused(_added_tokens, "unsupported_embeddings", "train without adding any"),
+    "added tokens": Refused(_added_tokens, "unsupported_embeddings", "train without adding tokens"),
     "trainable tokens": Refused(
         _with(trainable_token_indices=[3, 4]), "unsupported_embeddings", "train without new tokens"
     ),
@@ -173,10 +173,10 @@ REFUSED: dict[str, Refused] = {
     "a quantised base": Refused(
         _added(f"{Q0}.base_layer.weight", f"{Q0}.base_layer.weight.quant_map", dtype=torch.uint8),
         "base_weights",
-        "save the adapter alone",
+        "save only the adapter",
     ),
     "a whole model": Refused(
-        _added("model.layers.0.self_attn.q_proj.weight"), "base_weights", "save the adapter alone"
+        _added("model.layers.0.self_attn.q_proj.weight"), "base_weights", "save only the adapter"
     ),
     "kohya's names": Refused(
         _added("lora_te_q_proj.lora_down.weight"), "unsupported_peft_type", "train with peft"
@@ -185,7 +185,7 @@ REFUSED: dict[str, Refused] = {
         _torchtune_names, "not_peft_names", "adapter_model.safetensors"
     ),
     "mlx's config alone": Refused(_mlx_config_only, "unsupported_peft_type", "tenora adapter push"),
-    "zero-3": Refused(_zero3, "invalid_shape", "gathered before they were saved"),
+    "zero-3": Refused(_zero3, "invalid_shape", "gathered before saving"),
     "a git lfs pointer": Refused(
         _instead_of_weights(WEIGHTS, b"version https://git-lfs.github.com/spec/v1\noid sha256:"),
         "format_refused",
@@ -199,13 +199,15 @@ REFUSED: dict[str, Refused] = {
         _instead_of_weights("adapter_model.bin", b"\x80\x02"), "", "safe_serialization=True"
     ),
     "litgpt": Refused(
-        _instead_of_weights("lit_model.pth.lora", b"\x80\x02"), "", "holds adapter_config.json and"
+        _instead_of_weights("lit_model.pth.lora", b"\x80\x02"),
+        "",
+        "must contain adapter_config.json and",
     ),
     "another name": Refused(
         _instead_of_weights("pytorch_lora_weights.safetensors", b""), "", "rename it"
     ),
     "mlx dora": Refused(_mlx_dora, "", "--fine-tune-type lora"),
     "checkpoints alone": Refused(_checkpoints_only, "", "checkpoint-20"),
-    "a shard gone": Refused(_shard_gone, "", "which is not there"),
+    "a shard gone": Refused(_shard_gone, "", "which is not in the folder"),
     "a shard elsewhere": Refused(_shard_elsewhere, "", "is not a file of this folder"),
 }

@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Get Keys
-         * @description The public keys of receipts, newest first, for anybody: of now and of before.
+         * @description List the public keys of receipts, current and previous, newest first. No key is needed.
          */
         get: operations["receipts_get_keys"];
         put?: never;
@@ -35,8 +35,8 @@ export interface paths {
         put?: never;
         /**
          * Evict Adapter
-         * @description Take a version from the device now; the next request for it brings it back. 409 while it is
-         *     pinned, and, with the count, while requests run on it.
+         * @description Evict a version from the device now; the next request loads it again. 409 while it is pinned,
+         *     or while requests run on it (with their number).
          */
         post: operations["admin_evict_adapter"];
         delete?: never;
@@ -56,16 +56,16 @@ export interface paths {
         put?: never;
         /**
          * Pin Adapter
-         * @description Keep a version on the device from now on, whatever else needs room, also over restarts: it
-         *     is brought if it is not there. `version_id` may be an adapter's id, of which the newest active
-         *     version is meant. 409 with the numbers where no more can be pinned. Nobody is billed for its
-         *     place on the device while it is pinned.
+         * @description Pin a version: keep it on the device from now on, also across restarts, no matter what else
+         *     needs memory. It is loaded if it is not there. `version_id` may be an adapter's id, which means
+         *     its newest active version. 409, with the numbers, if no more can be pinned. Device memory is not
+         *     billed while the version is pinned.
          */
         post: operations["admin_pin_adapter"];
         /**
          * Unpin Adapter
-         * @description It stays on the device until something else needs the room. What is not pinned is left as it
-         *     is.
+         * @description Unpin a version. It stays on the device until something else needs the memory. No effect if
+         *     it is not pinned.
          */
         delete: operations["admin_unpin_adapter"];
         options?: never;
@@ -82,14 +82,14 @@ export interface paths {
         };
         /**
          * List Admin Keys
-         * @description Every admin key, without the secrets, newest first; last the one the server is set up with,
-         *     which cannot be ended here.
+         * @description List all admin keys without their secrets, newest first; last the configured one, which
+         *     cannot be revoked here.
          */
         get: operations["admin_list_admin_keys"];
         put?: never;
         /**
          * Create Admin Key
-         * @description A key of one role. Its secret is in this answer and nowhere else.
+         * @description Create a key with one role. Its secret is only in this answer.
          */
         post: operations["admin_create_admin_key"];
         delete?: never;
@@ -110,7 +110,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke Admin Key
-         * @description End a key, at once and everywhere. The last owner's stays.
+         * @description Revoke a key, at once and everywhere. The last owner's key cannot be revoked.
          */
         delete: operations["admin_revoke_admin_key"];
         options?: never;
@@ -129,8 +129,8 @@ export interface paths {
         put?: never;
         /**
          * Rotate Admin Key
-         * @description A new secret for the key, now; the one so far stays good for `overlap_s`, a day if not said,
-         *     and at 0 not at all.
+         * @description Give the key a new secret, effective now. The previous secret stays valid for `overlap_s`
+         *     (one day by default); with 0 it ends at once.
          */
         post: operations["admin_rotate_admin_key"];
         delete?: never;
@@ -169,7 +169,7 @@ export interface paths {
         };
         /**
          * Export
-         * @description Every entry as a line of JSON, chain by chain, in the order in which they were written.
+         * @description Export all audit entries as JSON lines: chain by chain, each oldest first.
          */
         get: operations["audit_export"];
         put?: never;
@@ -189,8 +189,8 @@ export interface paths {
         };
         /**
          * Verify
-         * @description Walk every chain of the audit log and of the ledger, and say whether each entry is as it was
-         *     written.
+         * @description Verify every hash chain of the audit log and of the ledger: whether each entry still is as it
+         *     was written.
          */
         get: operations["audit_verify"];
         put?: never;
@@ -210,7 +210,7 @@ export interface paths {
         };
         /**
          * Get Billing Settings
-         * @description Who sends invoices, and when.
+         * @description Get who sends invoices, and when.
          */
         get: operations["invoices_get_billing_settings"];
         put?: never;
@@ -220,7 +220,7 @@ export interface paths {
         head?: never;
         /**
          * Change Billing Settings
-         * @description In force for what becomes final from now on.
+         * @description Change it, effective for invoices that become final from now on.
          */
         patch: operations["invoices_change_billing_settings"];
         trace?: never;
@@ -234,7 +234,7 @@ export interface paths {
         };
         /**
          * Get All Costs
-         * @description As /v1/costs, over all tenants; `group_by` may name `tenant` too.
+         * @description As /v1/costs, over all tenants; `group_by` may also contain `tenant`.
          */
         get: operations["usage_get_all_costs"];
         put?: never;
@@ -254,8 +254,8 @@ export interface paths {
         };
         /**
          * List Tenant Costs
-         * @description What each tenant costs in a month: by currency and day, with what it will come to if it goes
-         *     on like that, and the budget of its plan. `spend` sorts by the month that is asked for.
+         * @description List what each tenant costs in a month: by currency and day, with a forecast and the budget
+         *     of its plan. The sort order `spend` uses the requested month.
          */
         get: operations["usage_list_tenant_costs"];
         put?: never;
@@ -275,7 +275,7 @@ export interface paths {
         };
         /**
          * List All Credits
-         * @description Every tenant's grants, newest first. `q` is a part of the tenant's name, an id or the
+         * @description List all tenants' grants, newest first. `q` is part of the tenant's name, an id, or the
          *     note.
          */
         get: operations["credits_list_all_credits"];
@@ -296,7 +296,7 @@ export interface paths {
         };
         /**
          * Engine
-         * @description Replicas, the page pool by kind and tenant, resident adapters, queues, and attainment by
+         * @description Get replicas, the page pool by kind and tenant, resident adapters, queues, and attainment by
          *     class and tenant.
          */
         get: operations["operations_engine"];
@@ -338,8 +338,9 @@ export interface paths {
         };
         /**
          * Read Pages
-         * @description The page arena as it is: runs of pages by kind and owner, tenants against their shares, what
-         *     would be given up next and why, and adapters on the device and in host memory.
+         * @description Get the page arena as it is now: runs of pages by kind and owner, tenants against their
+         *     shares, what would be evicted next and why, and the adapters on the device and in host
+         *     memory.
          */
         get: operations["admin_read_pages"];
         put?: never;
@@ -359,7 +360,8 @@ export interface paths {
         };
         /**
          * Read Page History
-         * @description Pages by kind over the last hour, kept over restarts; with `at` also the arena then.
+         * @description Get pages by kind over the last hour, kept across restarts; with `at` also the arena at that
+         *     time.
          */
         get: operations["admin_read_page_history"];
         put?: never;
@@ -379,9 +381,9 @@ export interface paths {
         };
         /**
          * Stream All Events
-         * @description As a tenant's stream, of everything. Those who may read the engine are also sent `engine`
-         *     every two seconds (running, waiting by class, tokens a second, pages by kind), and `processes`
-         *     when something about them has changed.
+         * @description As a tenant's stream, for everything. Keys that may read the engine also receive `engine`
+         *     every two seconds (running, waiting by class, tokens per second, pages by kind), and `processes`
+         *     when the processes change.
          */
         get: operations["live_stream_all_events"];
         put?: never;
@@ -401,7 +403,8 @@ export interface paths {
         };
         /**
          * Get Fairness
-         * @description Service against weight by class and tenant, and the service gap beside its proven bound.
+         * @description Get service against weight by class and tenant, and the service gap beside its proven
+         *     bound.
          */
         get: operations["waits_get_fairness"];
         put?: never;
@@ -421,7 +424,7 @@ export interface paths {
         };
         /**
          * Get Any Forecast
-         * @description As /v1/forecast, of one tenant or of all together.
+         * @description As /v1/forecast, for one tenant or for all of them together.
          */
         get: operations["usage_get_any_forecast"];
         put?: never;
@@ -444,7 +447,7 @@ export interface paths {
         put?: never;
         /**
          * Invite Operator
-         * @description A link by which one person joins the operator's people.
+         * @description Create a link with which one person joins the operator's people.
          */
         post: operations["admin_invite_operator"];
         delete?: never;
@@ -479,8 +482,8 @@ export interface paths {
         };
         /**
          * List All Invoices
-         * @description Invoices and credit notes, newest first unless `sort` says otherwise, drafts among them. `q`
-         *     is a part of the number, the tenant's name or an id.
+         * @description List invoices and credit notes including drafts, newest first unless `sort` says otherwise.
+         *     `q` is part of the number, the tenant's name, or an id.
          */
         get: operations["invoices_list_all_invoices"];
         put?: never;
@@ -517,7 +520,7 @@ export interface paths {
         };
         /**
          * Get Any Invoice Csv
-         * @description Its lines, as a file.
+         * @description Get the lines of an invoice as a CSV file.
          */
         get: operations["invoices_get_any_invoice_csv"];
         put?: never;
@@ -537,7 +540,7 @@ export interface paths {
         };
         /**
          * Get Any Invoice Pdf
-         * @description As a document.
+         * @description Get an invoice as a PDF document.
          */
         get: operations["invoices_get_any_invoice_pdf"];
         put?: never;
@@ -559,8 +562,8 @@ export interface paths {
         put?: never;
         /**
          * Create Credit Note
-         * @description Give back some of the lines of a final invoice, and their tax; it has a number of its own
-         *     series.
+         * @description Credit some of the lines of a final invoice, with their tax. The credit note has a number
+         *     from its own series.
          */
         post: operations["invoices_create_credit_note"];
         delete?: never;
@@ -578,7 +581,7 @@ export interface paths {
         };
         /**
          * Get Any Invoice Line
-         * @description What is behind a line of usage, by day, adapter, key or request.
+         * @description Get the usage behind a line, by day, adapter, key or request.
          */
         get: operations["invoices_get_any_invoice_line"];
         put?: never;
@@ -600,7 +603,7 @@ export interface paths {
         put?: never;
         /**
          * Create Payment
-         * @description Note money that came in. The same `reference` again is the same payment.
+         * @description Record a payment that was received. The same `reference` again is the same payment.
          */
         post: operations["invoices_create_payment"];
         delete?: never;
@@ -620,8 +623,8 @@ export interface paths {
         put?: never;
         /**
          * Void Invoice
-         * @description Take a final invoice back. It keeps its number; what it was for comes with the next run.
-         *     409 `invoice_is_settled` once there are payments or credit notes.
+         * @description Void a final invoice. It keeps its number; its usage is invoiced again by the next run. 409
+         *     `invoice_is_settled` if there are payments or credit notes.
          */
         post: operations["invoices_void_invoice"];
         delete?: never;
@@ -641,8 +644,8 @@ export interface paths {
         put?: never;
         /**
          * Run Invoices
-         * @description Make the invoices of a month: each tenant's in a transaction of its own, so that a run that
-         *     was broken off is begun again, and what is final stays.
+         * @description Make the invoices of a month, each tenant's in a transaction of its own: an interrupted run
+         *     can be started again, and final invoices stay as they are.
          */
         post: operations["invoices_run_invoices"];
         delete?: never;
@@ -660,8 +663,8 @@ export interface paths {
         };
         /**
          * List Accounts
-         * @description One account over all tenants, those at 0 left out: what is not invoiced yet, what is owed,
-         *     what is left of credit.
+         * @description List the balances of one account over all tenants, without those at 0: what is not invoiced
+         *     yet, what is owed, what is left of credit.
          */
         get: operations["ledger_list_accounts"];
         put?: never;
@@ -683,9 +686,9 @@ export interface paths {
         put?: never;
         /**
          * Reverse Transaction
-         * @description Take back a payment that was none, by a posting of its opposite: its invoice is open again.
-         *     Once more gives the same reversal. 409 `not_reversible` for every other kind, which says what to
-         *     do instead.
+         * @description Reverse a payment that was recorded by mistake, by posting its opposite; its invoice is open
+         *     again. Repeating the call returns the same reversal. 409 `not_reversible` for every other kind,
+         *     with what to do instead.
          */
         post: operations["ledger_reverse_transaction"];
         delete?: never;
@@ -703,7 +706,7 @@ export interface paths {
         };
         /**
          * List Operators People
-         * @description The operator's own people.
+         * @description List the operator's people.
          */
         get: operations["admin_list_operators_people"];
         put?: never;
@@ -741,7 +744,7 @@ export interface paths {
         };
         /**
          * List Plans
-         * @description Plans by name, or by how many tenants they have. `after` is a plan's name.
+         * @description List plans by name or by number of tenants. `after` is a plan's name.
          */
         get: operations["admin_list_plans"];
         put?: never;
@@ -762,7 +765,7 @@ export interface paths {
         get?: never;
         /**
          * Put Plan
-         * @description Make a plan or replace it; its tenants have the new terms at once.
+         * @description Create or replace a plan; its tenants have the new terms at once.
          */
         put: operations["admin_put_plan"];
         post?: never;
@@ -781,24 +784,23 @@ export interface paths {
         };
         /**
          * List Prices
-         * @description Price lists that there were, are and will be, oldest first; none that was withdrawn.
+         * @description List all price lists (past, current and future) except withdrawn ones, oldest first.
          */
         get: operations["billing_list_prices"];
         put?: never;
         /**
          * Create Price
-         * @description Add a price list, now or announced for later. Events that waited for a price are rated at
-         *     once; what has been rated before is never changed: 409 `price_in_rated_period` names the
-         *     earliest date allowed, also as `error.earliest_effective_from`. That is the moment after the
-         *     last use of the list's scope that was rated, by whatever list; so a tenant's own agreement
-         *     cannot begin before usage that the plan's list has rated.
-         *
-         *     All prices are of a million units. Units are tokens, loads (`cold_load`: "50" is 0.00005 a
-         *     load), kB seconds (`device_residency`, `host_residency`: the price of a GB-second) and kB hours
-         *     (`stored`: the price of a GB-hour). Tiers count what a tenant has used in a month (UTC) under
-         *     this list, each model, meter and class apart, and each unit costs what its own tier says:
-         *     `[{"price": "0.40"}, {"from": 1000000000, "price": "0.30"}]` is 400.00 for the first thousand
-         *     million tokens and 300.00 for the next. A list that begins within a month counts from there.
+         * @description Add a price list, effective now or later. Events that waited for a price are rated at once;
+         *     what has already been rated never changes: 409 `price_in_rated_period` names the earliest date
+         *     allowed, also in `error.earliest_effective_from`. That is the moment after the last rated usage
+         *     in the list's scope, whichever list rated it; so a tenant's own agreement cannot begin before
+         *     usage that the plan's list has rated. All prices are per million units. Units are tokens, loads
+         *     (`cold_load`: "50" is 0.00005 per load), kB-seconds (`device_residency`, `host_residency`: the
+         *     price of one GB-second) and kB-hours (`stored`: the price of one GB-hour). Tiers count what a
+         *     tenant has used in a month (UTC) under this list, separately for each model, meter and class,
+         *     and each unit costs the price of its own tier: `[{"price": "0.40"}, {"from": 1000000000,
+         *     "price": "0.30"}]` is 400.00 for the first billion tokens and 300.00 for the next. A list that
+         *     begins within a month counts from its start.
          */
         post: operations["billing_create_price"];
         delete?: never;
@@ -819,15 +821,15 @@ export interface paths {
         post?: never;
         /**
          * Withdraw Price
-         * @description Take back a price list that has rated nothing; 409 `price_in_use` once it has.
+         * @description Withdraw a price list that has not rated any usage; 409 `price_in_use` if it has.
          */
         delete: operations["billing_withdraw_price"];
         options?: never;
         head?: never;
         /**
          * Add Missing Prices
-         * @description Add prices for meters and classes that a list has none for; usage that waited for them is
-         *     rated at once. What has a price keeps it: 409 `price_in_use`.
+         * @description Add prices for meters and classes that a list does not price yet; usage that waited for them
+         *     is rated at once. Existing prices cannot be changed: 409 `price_in_use`.
          */
         patch: operations["billing_add_missing_prices"];
         trace?: never;
@@ -843,11 +845,11 @@ export interface paths {
         put?: never;
         /**
          * Preview Price
-         * @description What a month's usage would have cost each tenant by a list like this, had it held for all of
-         *     the month, beside what it did cost; nothing is changed. It takes over what its scope covers,
-         *     unless a more specific list rated it. `due_before` and `due_after` are with what lists include
-         *     and ask for at least. Sums are of all tenants; `limit` bounds how many are listed, by id, and
-         *     `after` is the last one of the page before.
+         * @description Preview what a month's usage would have cost each tenant under a list like this for the whole
+         *     month, beside what it did cost; nothing is changed. The list replaces what its scope covers,
+         *     unless a more specific list rated it. `due_before` and `due_after` take included usage and
+         *     minimums into account. Sums are over all tenants; `limit` bounds how many tenants are listed, by
+         *     id, and `after` is the last id of the page before.
          */
         post: operations["billing_preview_price"];
         delete?: never;
@@ -865,8 +867,8 @@ export interface paths {
         };
         /**
          * Probing
-         * @description The probes of adapters' versions: how many wait, what they take of a core, when they will be
-         *     done.
+         * @description Get the progress of the probes of adapter versions: how many are waiting, how much of a CPU
+         *     core they use, and when they will be done.
          */
         get: operations["operations_probing"];
         put?: never;
@@ -886,8 +888,7 @@ export interface paths {
         };
         /**
          * Processes
-         * @description The processes of the installation that live now: what each is, since when, and which of its
-         *     work fails.
+         * @description List the running processes of the installation: their role, start time, and failing tasks.
          */
         get: operations["operations_processes"];
         put?: never;
@@ -907,10 +908,10 @@ export interface paths {
         };
         /**
          * Get Reconciliation
-         * @description What was used and is not billed: events without a price, records that were set aside. Both
-         *     are tried again from time to time. Where budgets had counted otherwise than the books; whether
-         *     the layers of the books agreed when a worker last compared them (each hour what has moved, each
-         *     day all of it); and what the canary found.
+         * @description Get usage that is not billed: events without a price, and records that were set aside (both
+         *     are retried from time to time). Also: budget counters that differed from the books; whether the
+         *     layers of the books agreed at the last reconciliation (hourly for what has changed, daily for
+         *     everything); and the results of the synthetic checks.
          */
         get: operations["usage_get_reconciliation"];
         put?: never;
@@ -930,14 +931,15 @@ export interface paths {
         };
         /**
          * List Runs
-         * @description Newest first; those that ran by themselves are asked for by `schedule`.
+         * @description List reconciliation runs, newest first. `schedule` selects those that ran automatically.
          */
         get: operations["usage_list_runs"];
         put?: never;
         /**
          * Ask For Run
-         * @description Have the books compared, layer by layer: events with their seals and prices, sums, ledger,
-         *     engine and invoices. A worker does it; ask for the run until its state is `done` or `failed`.
+         * @description Start a reconciliation of the books, layer by layer: events with their seals and prices,
+         *     sums, ledger, engine and invoices. A worker runs it; poll the run until its state is `done` or
+         *     `failed`.
          */
         post: operations["usage_ask_for_run"];
         delete?: never;
@@ -955,7 +957,7 @@ export interface paths {
         };
         /**
          * Get Run
-         * @description One run, with the differences that it found.
+         * @description Get one run with the differences it found.
          */
         get: operations["usage_get_run"];
         put?: never;
@@ -995,7 +997,7 @@ export interface paths {
         };
         /**
          * List Tenants Requests
-         * @description As /v1/requests, of one tenant or, by when they came, of all.
+         * @description As /v1/requests, for one tenant, or for all of them by time of arrival.
          */
         get: operations["receipts_list_tenants_requests"];
         put?: never;
@@ -1015,7 +1017,7 @@ export interface paths {
         };
         /**
          * Get Tenants Request
-         * @description As /v1/requests/{id}, of whichever tenant. Contents are never in it.
+         * @description As /v1/requests/{id}, for any tenant. It never includes contents.
          */
         get: operations["receipts_get_tenants_request"];
         put?: never;
@@ -1035,7 +1037,7 @@ export interface paths {
         };
         /**
          * Get Tenants Request Waits
-         * @description As /v1/requests/{id}/waits, of whichever tenant, with whose doing it was.
+         * @description As /v1/requests/{id}/waits, for any tenant, including which tenants caused each wait.
          */
         get: operations["waits_get_tenants_request_waits"];
         put?: never;
@@ -1055,7 +1057,7 @@ export interface paths {
         };
         /**
          * List Signing Keys
-         * @description Newest first, without those that were revoked.
+         * @description List signing keys, newest first, without revoked ones.
          */
         get: operations["receipts_list_signing_keys"];
         put?: never;
@@ -1078,8 +1080,8 @@ export interface paths {
         post?: never;
         /**
          * Revoke Signing Key
-         * @description Take back a key that somebody else may have: receipts that it signed do not verify any more
-         *     and are to be fetched again. 409 `last_signing_key` for the only one that can sign.
+         * @description Revoke a key that somebody else may have. Receipts that it signed no longer verify and must
+         *     be fetched again. 409 `last_signing_key` for the only key that can sign.
          */
         delete: operations["receipts_revoke_signing_key"];
         options?: never;
@@ -1098,7 +1100,8 @@ export interface paths {
         put?: never;
         /**
          * Rotate Signing Key
-         * @description A new key. It is published at once and signs in a minute; the one so far stays published.
+         * @description Create a new signing key. It is published at once and signs after a minute; the previous one
+         *     stays published.
          */
         post: operations["receipts_rotate_signing_key"];
         delete?: never;
@@ -1116,16 +1119,18 @@ export interface paths {
         };
         /**
          * List Tenants
-         * @description Newest first, unless `sort` says otherwise, each with what it has spent this month (UTC). The
-         *     order by `spend` or `requests` may be some seconds old; what is shown is not.
+         * @description List tenants, newest first unless `sort` says otherwise, each with its spend of this month
+         *     (UTC). The order by `spend` or `requests` may be some seconds old; the values shown are
+         *     current.
          */
         get: operations["admin_list_tenants"];
         put?: never;
         /**
          * Create Tenant
-         * @description A new tenant. A name that others have is taken, and `x-tenora-warning` says whose it is too;
-         *     with `if_name_exists: "refuse"` it is 409 `tenant_name_exists` instead, with their ids in the
-         *     message and, by commas, in `error.tenants`.
+         * @description Create a tenant. If other tenants have the same name, it is created anyway and
+         *     `x-tenora-warning` names them; with `if_name_exists: "refuse"` the answer is 409
+         *     `tenant_name_exists` instead, with their ids in the message and, separated by commas, in
+         *     `error.tenants`.
          */
         post: operations["admin_create_tenant"];
         delete?: never;
@@ -1145,13 +1150,19 @@ export interface paths {
         get: operations["admin_get_tenant"];
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * Delete Tenant
+         * @description Suspend a tenant at once, with its requests in flight, and erase it after the grace period:
+         *     its adapters, keys, people, stored contents and cached KV. Until then it can be restored. Books
+         *     and invoices stay, under a pseudonym.
+         */
+        delete: operations["admin_delete_tenant"];
         options?: never;
         head?: never;
         /**
          * Change Tenant
          * @description Rename, change the plan, suspend or activate; in force for the next request. Suspending ends
-         *     requests in flight, billed to there.
+         *     requests in flight, which are charged to nobody. 409 `tenant_deleted` until it is restored.
          */
         patch: operations["admin_change_tenant"];
         trace?: never;
@@ -1194,7 +1205,7 @@ export interface paths {
         head?: never;
         /**
          * Change Tenant Key
-         * @description As PATCH /v1/api_keys/{key_id}, without a bound.
+         * @description As PATCH /v1/api_keys/{key_id}, without being bounded by another key.
          */
         patch: operations["admin_change_tenant_key"];
         trace?: never;
@@ -1228,7 +1239,7 @@ export interface paths {
         };
         /**
          * List Balances
-         * @description What each account of a tenant comes to.
+         * @description Get the balance of each of a tenant's accounts.
          */
         get: operations["ledger_list_balances"];
         put?: never;
@@ -1248,12 +1259,12 @@ export interface paths {
         };
         /**
          * Get Tenant Billing Profile
-         * @description Whom a tenant's invoices are for, and their tax.
+         * @description Get the recipient of a tenant's invoices, and their tax.
          */
         get: operations["invoices_get_tenant_billing_profile"];
         /**
          * Put Tenant Billing Profile
-         * @description Replace it; the next invoices have it.
+         * @description Replace it, effective with the next invoices.
          */
         put: operations["invoices_put_tenant_billing_profile"];
         post?: never;
@@ -1272,15 +1283,15 @@ export interface paths {
         };
         /**
          * List Credits
-         * @description Every grant, newest first.
+         * @description List all grants of a tenant, newest first.
          */
         get: operations["credits_list_credits"];
         put?: never;
         /**
          * Create Credit
-         * @description Grant prepaid credit, or enter what was bought. From the first grant on the tenant spends its
-         *     credit only, within its plan's budgets; `prepaid: false` of PATCH /admin/v1/tenants/{id} ends
-         *     that.
+         * @description Grant prepaid credit, or record credit that was bought. From the first grant on, the tenant
+         *     can spend only its credit, within its plan's budgets; PATCH /admin/v1/tenants/{id} with
+         *     `prepaid: false` ends that.
          */
         post: operations["credits_create_credit"];
         delete?: never;
@@ -1298,7 +1309,7 @@ export interface paths {
         };
         /**
          * List Tenant Events
-         * @description A tenant's events, newest first.
+         * @description List a tenant's events, newest first.
          */
         get: operations["events_list_tenant_events"];
         put?: never;
@@ -1356,7 +1367,7 @@ export interface paths {
         };
         /**
          * List Tenant Ledger
-         * @description A tenant's books, the last posted first.
+         * @description List a tenant's ledger, last posted first.
          */
         get: operations["ledger_list_tenant_ledger"];
         put?: never;
@@ -1402,6 +1413,26 @@ export interface paths {
         patch: operations["admin_change_tenants_person"];
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant_id}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Restore Tenant
+         * @description Take a deletion back before the grace period is over; the tenant is as it was before.
+         */
+        post: operations["admin_restore_tenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/timeseries": {
         parameters: {
             query?: never;
@@ -1411,9 +1442,10 @@ export interface paths {
         };
         /**
          * Get Timeseries
-         * @description How service was over time, kept over restarts: what was promised and met, tokens, answers and
-         *     errors, queues, pages, loads. A series without a tenant is of all, or (grouped by tenant) of
-         *     those that the metrics do not tell apart. The engine's own metrics are not grouped.
+         * @description Get service over time, kept across restarts: targets promised and met, tokens, answers and
+         *     errors, queues, pages, loads. A series without a tenant is over all tenants, or (when grouped by
+         *     tenant) over those that the metrics do not tell apart. The engine's own metrics cannot be
+         *     grouped.
          */
         get: operations["history_get_timeseries"];
         put?: never;
@@ -1433,7 +1465,7 @@ export interface paths {
         };
         /**
          * Get All Usage
-         * @description As /v1/usage, over all tenants; `group_by` may name `tenant` too.
+         * @description As /v1/usage, over all tenants; `group_by` may also contain `tenant`.
          */
         get: operations["usage_get_all_usage"];
         put?: never;
@@ -1453,8 +1485,8 @@ export interface paths {
         };
         /**
          * Export Usage
-         * @description Each event of usage as a line of JSON, by time: a CloudEvent as OpenMeter takes it, or an
-         *     element of `events` as Lago does. An event has the same id in every export.
+         * @description Export each usage event as a JSON line, by time: as a CloudEvent for OpenMeter, or as an
+         *     element of `events` for Lago. An event has the same id in every export.
          */
         get: operations["usage_export_usage"];
         put?: never;
@@ -1474,7 +1506,7 @@ export interface paths {
         };
         /**
          * List Waits
-         * @description Who waited, because of whom or of what, in seconds.
+         * @description List who waited, and because of whom or what, in seconds.
          */
         get: operations["waits_list_waits"];
         put?: never;
@@ -1494,13 +1526,14 @@ export interface paths {
         };
         /**
          * List Operator Webhook Endpoints
-         * @description The operator's own, newest first; tenants' are theirs.
+         * @description List the operator's own endpoints, newest first; tenants' endpoints are not included.
          */
         get: operations["webhooks_list_operator_webhook_endpoints"];
         put?: never;
         /**
          * Create Operator Webhook Endpoint
-         * @description Every tenant's events from now on are sent there (`tenant_id` says whose).
+         * @description Create an endpoint that receives every tenant's events from now on (`tenant_id` says
+         *     whose).
          */
         post: operations["webhooks_create_operator_webhook_endpoint"];
         delete?: never;
@@ -1627,7 +1660,7 @@ export interface paths {
         put?: never;
         /**
          * Accept Invitation
-         * @description Join where the link's token leads.
+         * @description Accept an invitation, by the token in its link.
          */
         post: operations["auth_accept_invitation"];
         delete?: never;
@@ -1687,7 +1720,7 @@ export interface paths {
         put?: never;
         /**
          * Logout
-         * @description End this session, at once and everywhere.
+         * @description Sign out: end this session at once and everywhere.
          */
         post: operations["auth_logout"];
         delete?: never;
@@ -1705,7 +1738,7 @@ export interface paths {
         };
         /**
          * Get Methods
-         * @description How one can sign in here, beside by a key.
+         * @description List the ways to sign in besides a key.
          */
         get: operations["auth_get_methods"];
         put?: never;
@@ -1725,14 +1758,14 @@ export interface paths {
         };
         /**
          * Get Session
-         * @description Who is signed in, as what, and the CSRF token that goes beside the cookie.
+         * @description Get who is signed in, with which role, and the CSRF token to send with the cookie.
          */
         get: operations["auth_get_session"];
         put?: never;
         /**
          * Sign In By Key
-         * @description Exchange a tenant's API key, or an admin key, for a session: a browser need not keep the
-         *     key.
+         * @description Exchange a tenant's API key or an admin key for a session, so that the browser need not keep
+         *     the key.
          */
         post: operations["auth_sign_in_by_key"];
         delete?: never;
@@ -1750,7 +1783,7 @@ export interface paths {
         };
         /**
          * List Sessions
-         * @description Where else the same person, or the same key, is signed in; newest first.
+         * @description List the other sessions of the same person or key, newest first.
          */
         get: operations["auth_list_sessions"];
         put?: never;
@@ -1773,7 +1806,7 @@ export interface paths {
         post?: never;
         /**
          * End Session
-         * @description End one of them, at once and everywhere.
+         * @description End one of these sessions, at once and everywhere.
          */
         delete: operations["auth_end_session"];
         options?: never;
@@ -1790,7 +1823,7 @@ export interface paths {
         };
         /**
          * Health
-         * @description The process lives.
+         * @description Liveness: the process is running.
          */
         get: operations["operations_health"];
         put?: never;
@@ -1831,7 +1864,8 @@ export interface paths {
         };
         /**
          * Readiness
-         * @description 200 once requests can be served, else 503 and why. Other engines call it /health.
+         * @description Readiness: 200 once requests can be served, else 503 with the reason. Other engines call it
+         *     /health.
          */
         get: operations["operations_readiness"];
         put?: never;
@@ -1851,16 +1885,16 @@ export interface paths {
         };
         /**
          * List Adapters
-         * @description What each name serves now, its versions, what came in the last 24 hours, what it cost this
-         *     month, and where its bytes are. The order by `requests` or `cost` may be ten seconds
-         *     old; what is shown is not.
+         * @description List adapters with what each name serves now, its versions, traffic of the last 24 hours,
+         *     cost of this month, and where its data is. The order by `requests` or `cost` may be ten seconds
+         *     old; the values shown are current.
          */
         get: operations["adapters_list_adapters"];
         put?: never;
         /**
          * Create Adapter
-         * @description Upload a PEFT LoRA adapter as the next version of `name`. It is quarantined until it has
-         *     been checked: ask for the version until its state is active or rejected.
+         * @description Upload a PEFT LoRA adapter as the next version of `name`. It is quarantined until it has been
+         *     checked; poll the version until its state is active or rejected.
          */
         post: operations["adapters_create_adapter"];
         delete?: never;
@@ -1882,7 +1916,8 @@ export interface paths {
         post?: never;
         /**
          * Delete Adapter
-         * @description Running requests finish, new ones get 404; memory and cached KV are given back.
+         * @description Delete an adapter. Requests in flight finish, new ones get 404; its memory and cached KV are
+         *     freed.
          */
         delete: operations["adapters_delete_adapter"];
         options?: never;
@@ -1917,14 +1952,15 @@ export interface paths {
         get?: never;
         /**
          * Put Adapter Alias
-         * @description Point `name@alias` at one or several versions; `prod` is what `name` alone means. Of several,
-         *     each `user` (or `prompt_cache_key`) stays with one, and no more of them move than must.
+         * @description Point `name@alias` at one or several versions; the plain `name` means the alias `prod`. With
+         *     several targets, each `user` (or `prompt_cache_key`) stays with one version, and as few of them
+         *     as possible move when the weights change.
          */
         put: operations["adapters_put_adapter_alias"];
         post?: never;
         /**
          * Delete Adapter Alias
-         * @description Its versions stay; a roll-out of it ends.
+         * @description Delete an alias. Its versions stay; a rollout of it ends.
          */
         delete: operations["adapters_delete_adapter_alias"];
         options?: never;
@@ -1941,7 +1977,7 @@ export interface paths {
         };
         /**
          * Get Adapter Alias History
-         * @description Every change, newest first: from what to what, by whom, when and why.
+         * @description List every change of an alias, newest first: old and new targets, by whom, when and why.
          */
         get: operations["adapters_get_adapter_alias_history"];
         put?: never;
@@ -1983,14 +2019,14 @@ export interface paths {
         };
         /**
          * Get Adapter Rollout
-         * @description The one that runs, else the last.
+         * @description Get the running rollout, else the last one.
          */
         get: operations["adapters_get_adapter_rollout"];
         put?: never;
         /**
          * Begin Adapter Rollout
-         * @description Lead the alias to a version in stages. It goes on by itself, and back to the targets before
-         *     it, within seconds, where the version does worse than `guard` allows.
+         * @description Start a staged rollout of a version. It advances automatically, and rolls back within seconds
+         *     to the earlier targets if the version does worse than `guard` allows.
          */
         post: operations["adapters_begin_adapter_rollout"];
         delete?: never;
@@ -2010,7 +2046,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel Adapter Rollout
-         * @description End it; all requests go to the targets before it again.
+         * @description Cancel the running rollout; all requests go to the earlier targets again.
          */
         post: operations["adapters_cancel_adapter_rollout"];
         delete?: never;
@@ -2048,13 +2084,13 @@ export interface paths {
         };
         /**
          * Get Probe Prompts
-         * @description What the adapter's versions are asked for their report.
+         * @description Get the prompts that the adapter's versions are probed with.
          */
         get: operations["adapters_get_probe_prompts"];
         /**
          * Put Probe Prompts
-         * @description Up to 16 prompts of your own, asked as a user's message; none: those of every adapter. The
-         *     newest active version is asked again, at most every ten minutes.
+         * @description Set up to 16 probe prompts of your own, sent as a user's message; an empty list restores the
+         *     default ones. The newest active version is probed again, at most every ten minutes.
          */
         put: operations["adapters_put_probe_prompts"];
         post?: never;
@@ -2095,8 +2131,9 @@ export interface paths {
         };
         /**
          * Get Adapter Report
-         * @description Does it do anything? Rank and norms by layer, answers beside the base model's, how far the
-         *     two are apart, memory, load times, and what a month of storing it costs.
+         * @description Get the report of a version: its effect (answers beside the base model's, and how far their
+         *     distributions are apart), rank and norms by layer, memory, load times, and the monthly cost of
+         *     storing it.
          */
         get: operations["adapters_get_adapter_report"];
         put?: never;
@@ -2118,8 +2155,9 @@ export interface paths {
         put?: never;
         /**
          * Post Import
-         * @description The adapter in a folder of an object store as the next version of `name`, read by the server
-         *     itself; only from below the prefixes that the operator allows. It is checked as an upload is.
+         * @description Import the adapter in a folder of an object store as the next version of `name`. The server
+         *     reads it itself, and only below the prefixes that the operator allows. It is checked like an
+         *     upload.
          */
         post: operations["adapters_post_import"];
         delete?: never;
@@ -2139,8 +2177,8 @@ export interface paths {
         put?: never;
         /**
          * Preflight Adapter
-         * @description Whether an upload would be accepted, by its config and header: before the weights are sent.
-         *     The values themselves are looked at once they are there.
+         * @description Check whether an upload would be accepted, from its config and its header, before you send
+         *     the weights. The values themselves are checked after the upload.
          */
         post: operations["adapters_preflight_adapter"];
         delete?: never;
@@ -2158,15 +2196,15 @@ export interface paths {
         };
         /**
          * List Keys
-         * @description This tenant's keys, without their secrets; `q` looks in names, prefixes and ids.
+         * @description List this tenant's keys without their secrets; `q` searches names, prefixes and ids.
          */
         get: operations["api_keys_list_keys"];
         put?: never;
         /**
          * Create Key
-         * @description Another key of this tenant, with no more than the one that asks has: what is left open is as
-         *     that key has it, and more is 400 `beyond_own_key`. Its secret is in this answer and nowhere
-         *     else.
+         * @description Create another key of this tenant. It can have no more rights than the key that creates it:
+         *     absent fields are copied from that key, and asking for more is 400 `beyond_own_key`. Its secret
+         *     is only in this answer.
          */
         post: operations["api_keys_create_key"];
         delete?: never;
@@ -2188,15 +2226,16 @@ export interface paths {
         post?: never;
         /**
          * Revoke Key
-         * @description End a key, also the one that asks, and its requests in flight, billed to there.
+         * @description Revoke a key (also the one that sends the request) and end its requests in flight; they are
+         *     billed for what was generated.
          */
         delete: operations["api_keys_revoke_key"];
         options?: never;
         head?: never;
         /**
          * Change Key
-         * @description Change a key; in force for the next request. What is absent stays, each limit too, and null
-         *     takes a bound away; what is given may not be more than the key that asks has.
+         * @description Change a key, effective with the next request. Absent fields, single limits included, stay as
+         *     they are; null removes a limit. No value may exceed what the key that sends the request has.
          */
         patch: operations["api_keys_change_key"];
         trace?: never;
@@ -2212,9 +2251,9 @@ export interface paths {
         put?: never;
         /**
          * Rotate Key
-         * @description A new secret for the key, now, in this answer and nowhere else. The one so far stays good for
-         *     `overlap_s`, a day if not said; at 0 it ends with what runs by it. It stays one key: its id,
-         *     its limits and what it has used are as they were.
+         * @description Give the key a new secret, effective now; it is only in this answer. The previous secret
+         *     stays valid for `overlap_s` (one day by default); with 0 it ends at once, with its requests in
+         *     flight. The key's id, limits and usage do not change.
          */
         post: operations["api_keys_rotate_key"];
         delete?: never;
@@ -2254,8 +2293,7 @@ export interface paths {
         };
         /**
          * Export Own
-         * @description Every entry of the tenant's chain as a line of JSON, in the order in which they were
-         *     written.
+         * @description Export all of the tenant's audit entries as JSON lines, oldest first.
          */
         get: operations["audit_export_own"];
         put?: never;
@@ -2275,12 +2313,12 @@ export interface paths {
         };
         /**
          * Get Billing Profile
-         * @description Whom your invoices are for.
+         * @description Get the recipient of your invoices.
          */
         get: operations["invoices_get_billing_profile"];
         /**
          * Put Billing Profile
-         * @description Say whom your next invoices are for. Tax is the operator's to say.
+         * @description Set the recipient of your next invoices. Only the operator can set the tax.
          */
         put: operations["invoices_put_billing_profile"];
         post?: never;
@@ -2301,7 +2339,8 @@ export interface paths {
         put?: never;
         /**
          * Create Chat Completion
-         * @description OpenAI's chat completions, with the additions of `SamplingFields`.
+         * @description Create a chat completion, as OpenAI's API, with the additional parameters in
+         *     `SamplingFields`.
          */
         post: operations["inference_create_chat_completion"];
         delete?: never;
@@ -2321,7 +2360,8 @@ export interface paths {
         put?: never;
         /**
          * Create Completion
-         * @description OpenAI's completions: `prompt` is a text, texts, token ids, or lists of token ids.
+         * @description Create a completion, as OpenAI's API. `prompt` is a string, an array of strings, an array of
+         *     token ids, or an array of arrays of token ids.
          */
         post: operations["inference_create_completion"];
         delete?: never;
@@ -2339,7 +2379,8 @@ export interface paths {
         };
         /**
          * Get Costs
-         * @description What the usage costs, as exact decimal strings. Events without a price are counted apart.
+         * @description Get the cost of usage, as exact decimal strings. Events without a price are counted
+         *     separately.
          */
         get: operations["usage_get_costs"];
         put?: never;
@@ -2361,7 +2402,7 @@ export interface paths {
         put?: never;
         /**
          * Detokenize
-         * @description The text that tokens stand for; bytes which are no character become U+FFFD.
+         * @description Convert token ids back to text. Bytes that are not valid UTF-8 become U+FFFD.
          */
         post: operations["inference_detokenize"];
         delete?: never;
@@ -2381,8 +2422,8 @@ export interface paths {
         put?: never;
         /**
          * Create Embeddings
-         * @description OpenAI's embeddings, of the base model or an adapter: what the model makes of each text up to
-         *     its last token, as a vector of length 1. Prompt tokens alone are charged.
+         * @description Create embeddings, as OpenAI's API: one vector of length 1 for each text, from the base model
+         *     or an adapter (the hidden state at the last token). Only prompt tokens are charged.
          */
         post: operations["inference_create_embeddings"];
         delete?: never;
@@ -2400,14 +2441,14 @@ export interface paths {
         };
         /**
          * List Evaluations
-         * @description Newest first.
+         * @description List evaluations, newest first.
          */
         get: operations["evaluations_list_evaluations"];
         put?: never;
         /**
          * Create Evaluation
-         * @description Ask versions of an adapter, and the base model, the same items and score their answers. It
-         *     runs in the lowest class that the plan has, and each answer is a request that is billed.
+         * @description Run the same items on versions of an adapter and on the base model, and score the answers. It
+         *     runs in the lowest class of the plan, and each answer is billed as a request.
          */
         post: operations["evaluations_create_evaluation"];
         delete?: never;
@@ -2425,14 +2466,14 @@ export interface paths {
         };
         /**
          * Get Evaluation
-         * @description How far it is, and the scores side by side.
+         * @description Get an evaluation: its progress, and the scores side by side.
          */
         get: operations["evaluations_get_evaluation"];
         put?: never;
         post?: never;
         /**
          * Delete Evaluation
-         * @description With its items and answers. One that has not ended is cancelled first.
+         * @description Delete an evaluation with its items and answers. Cancel it first if it has not finished.
          */
         delete: operations["evaluations_delete_evaluation"];
         options?: never;
@@ -2451,7 +2492,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel Evaluation
-         * @description Nothing more is asked; what is answered stays.
+         * @description Cancel an evaluation: no more requests are sent, and existing answers are kept.
          */
         post: operations["evaluations_cancel_evaluation"];
         delete?: never;
@@ -2469,7 +2510,7 @@ export interface paths {
         };
         /**
          * List Evaluation Items
-         * @description Each item with what was answered to it, side by side.
+         * @description List the items with the answer of each version, side by side.
          */
         get: operations["evaluations_list_evaluation_items"];
         put?: never;
@@ -2489,8 +2530,8 @@ export interface paths {
         };
         /**
          * List Events
-         * @description What happened, newest first: `adapter.active`, `budget.soft`, `invoice.final`, ... Webhooks
-         *     deliver the same.
+         * @description List what happened, newest first: `adapter.active`, `budget.soft`, `invoice.final`, and so
+         *     on. Webhooks deliver the same events.
          */
         get: operations["events_list_events"];
         put?: never;
@@ -2510,10 +2551,10 @@ export interface paths {
         };
         /**
          * Stream Events
-         * @description Server-sent events about the tenant's things. `hello` {at, interval} first; `change` {topics}
-         *     names what to ask for again, such as `adapters` or `usage`; `ping` {at} at least every
-         *     `interval` seconds; `end` {code, message} when the server ends it. Who comes again with
-         *     `last-event-id` is told that everything may have changed.
+         * @description Stream server-sent events about the tenant. First `hello` {at, interval}; `change` {topics}
+         *     says what to fetch again, such as `adapters` or `usage`; `ping` {at} comes at least every
+         *     `interval` seconds; `end` {code, message} when the server ends the stream. A client that
+         *     reconnects with `last-event-id` is told that everything may have changed.
          */
         get: operations["live_stream_events"];
         put?: never;
@@ -2533,8 +2574,8 @@ export interface paths {
         };
         /**
          * Get Forecast
-         * @description What this month has cost so far, and what it comes to if days go on as the last ones went,
-         *     beside the plan's budget.
+         * @description Get what this month has cost so far and what it is projected to cost, beside the plan's
+         *     budget.
          */
         get: operations["usage_get_forecast"];
         put?: never;
@@ -2557,7 +2598,7 @@ export interface paths {
         put?: never;
         /**
          * Invite
-         * @description A link by which one person joins with this role. It is in this answer and nowhere else.
+         * @description Create a link with which one person joins with this role. It is only in this answer.
          */
         post: operations["people_invite"];
         delete?: never;
@@ -2592,7 +2633,7 @@ export interface paths {
         };
         /**
          * List Invoices
-         * @description Invoices and credit notes, newest first; void ones too, no drafts.
+         * @description List invoices and credit notes, newest first; including void ones, without drafts.
          */
         get: operations["invoices_list_invoices"];
         put?: never;
@@ -2612,7 +2653,7 @@ export interface paths {
         };
         /**
          * Get Invoice
-         * @description With its lines, each of which can be followed down: `/lines/{no}`.
+         * @description Get an invoice with its lines; `/lines/{no}` shows what is behind each.
          */
         get: operations["invoices_get_invoice"];
         put?: never;
@@ -2632,7 +2673,7 @@ export interface paths {
         };
         /**
          * Get Invoice Csv
-         * @description Its lines, as a file.
+         * @description Get the lines of an invoice as a CSV file.
          */
         get: operations["invoices_get_invoice_csv"];
         put?: never;
@@ -2652,7 +2693,7 @@ export interface paths {
         };
         /**
          * Get Invoice Pdf
-         * @description As a document.
+         * @description Get an invoice as a PDF document.
          */
         get: operations["invoices_get_invoice_pdf"];
         put?: never;
@@ -2672,7 +2713,7 @@ export interface paths {
         };
         /**
          * Get Invoice Line
-         * @description What is behind a line of usage, by day, adapter, key or request.
+         * @description Get the usage behind a line, by day, adapter, key or request.
          */
         get: operations["invoices_get_invoice_line"];
         put?: never;
@@ -2692,7 +2733,7 @@ export interface paths {
         };
         /**
          * List Ledger
-         * @description The tenant's books: usage, credit, invoices and payments, the last posted first.
+         * @description List the tenant's ledger: usage, credit, invoices and payments, last posted first.
          */
         get: operations["ledger_list_ledger"];
         put?: never;
@@ -2712,7 +2753,7 @@ export interface paths {
         };
         /**
          * Show
-         * @description The plan, its limits and those of the key, and what is used now.
+         * @description The plan, its rate limits, those of the key, and current usage.
          */
         get: operations["limits_show"];
         put?: never;
@@ -2732,8 +2773,8 @@ export interface paths {
         };
         /**
          * Get Me
-         * @description Who am I: tenant, key, scopes and plan of a tenant's key, the role of an admin key; of a
-         *     session, the person's, or what its key's would be.
+         * @description Get the caller: tenant, key, scopes and plan for a tenant's key; the role for an admin key;
+         *     for a session, the person, or what its key would show.
          */
         get: operations["me_get_me"];
         put?: never;
@@ -2794,8 +2835,8 @@ export interface paths {
         };
         /**
          * List Models
-         * @description The base model, then every adapter of the tenant that can be used, by name; of a key that may
-         *     use some models only, those.
+         * @description List the base model, then the tenant's usable adapters by name. A key that is restricted to
+         *     certain models sees only those.
          */
         get: operations["inference_list_models"];
         put?: never;
@@ -2815,16 +2856,16 @@ export interface paths {
         };
         /**
          * Get Model
-         * @description Whatever `model` of a request may be: the base model, `name`, `name@3` or `name@alias` (of
-         *     several targets, one).
+         * @description Get one model. `model` is whatever a request may name: the base model, `name`, `name@3` or
+         *     `name@alias` (an alias with several targets shows one of them).
          */
         get: operations["inference_get_model"];
         put?: never;
         post?: never;
         /**
          * Delete Model
-         * @description OpenAI's way of deleting an adapter, or with `name@3` one version of it; nothing else that
-         *     `model` may be.
+         * @description Delete an adapter, as OpenAI's API; with `name@3` one version of it. Other values of `model`
+         *     cannot be deleted.
          */
         delete: operations["adapters_delete_model"];
         options?: never;
@@ -2841,7 +2882,8 @@ export interface paths {
         };
         /**
          * List People
-         * @description Who belongs to this tenant. Of all routes here: an owner's, signed in; no key's.
+         * @description List the people of this tenant. All routes for people need a signed-in owner; API keys cannot
+         *     use them.
          */
         get: operations["people_list_people"];
         put?: never;
@@ -2864,14 +2906,15 @@ export interface paths {
         post?: never;
         /**
          * Remove Person
-         * @description Take them out, at once and everywhere; what they run ends. The last owner stays.
+         * @description Remove a person, at once and everywhere; their requests in flight end. The last owner cannot
+         *     be removed.
          */
         delete: operations["people_remove_person"];
         options?: never;
         head?: never;
         /**
          * Change Person
-         * @description Give them another role, in force for the next request. The last owner stays one.
+         * @description Change a person's role, effective with the next request. The last owner stays an owner.
          */
         patch: operations["people_change_person"];
         trace?: never;
@@ -2885,10 +2928,10 @@ export interface paths {
         };
         /**
          * List Own Prices
-         * @description The price lists that hold for this tenant now, and those that are announced, with the dates
-         *     from which they hold. The most specific comes first: a request is priced by the first list in
-         *     force that fits its model and adapter. Prices are of a million units; for `device_residency` and
-         *     `host_residency` that is a GB-second, for `stored` a GB-hour.
+         * @description List the price lists in force for this tenant, and announced ones with their start dates. The
+         *     most specific comes first: a request is priced by the first list in force that matches its model
+         *     and adapter. Prices are per million units; for `device_residency` and `host_residency` that is
+         *     one GB-second, for `stored` one GB-hour.
          */
         get: operations["billing_list_own_prices"];
         put?: never;
@@ -2930,7 +2973,7 @@ export interface paths {
         };
         /**
          * List Requests
-         * @description Requests that have ended, newest first, or the slowest or dearest first (`sort`).
+         * @description List finished requests, newest first, or the slowest or most expensive first (`sort`).
          */
         get: operations["receipts_list_requests"];
         put?: never;
@@ -2950,8 +2993,8 @@ export interface paths {
         };
         /**
          * Get Request
-         * @description The receipt of one request, by the answer's `id` or the `x-request-id`: signed, in canonical
-         *     JSON. Save the body as it is, and check it by `tenora receipt verify`.
+         * @description Get the receipt of one request, by the answer's `id` or the `x-request-id`: signed, in
+         *     canonical JSON. Save the body unchanged, and verify it with `tenora receipt verify`.
          */
         get: operations["receipts_get_request"];
         put?: never;
@@ -2971,15 +3014,15 @@ export interface paths {
         };
         /**
          * Get Contents
-         * @description Prompts and answers of one request, by the answer's id or the x-request-id, if they were
-         *     kept. Needs the scope `keys`.
+         * @description Get the prompts and answers of one request, by the answer's id or the x-request-id, if they
+         *     were kept. Needs the scope `keys`.
          */
         get: operations["receipts_get_contents"];
         put?: never;
         post?: never;
         /**
          * Delete Contents
-         * @description Forget what was kept of one request, now.
+         * @description Delete the kept contents of one request, now.
          */
         delete: operations["receipts_delete_contents"];
         options?: never;
@@ -2996,7 +3039,7 @@ export interface paths {
         };
         /**
          * Get Request Waits
-         * @description What a request waited for, by the answer's `id` or the `x-request-id`.
+         * @description Get what a request waited for, by the answer's `id` or the `x-request-id`.
          */
         get: operations["waits_get_request_waits"];
         put?: never;
@@ -3037,7 +3080,7 @@ export interface paths {
         };
         /**
          * Get Settings
-         * @description What the tenant has chosen for itself.
+         * @description Get the tenant's own settings.
          */
         get: operations["receipts_get_settings"];
         put?: never;
@@ -3047,10 +3090,11 @@ export interface paths {
         head?: never;
         /**
          * Change Settings
-         * @description `keep_contents_days` has prompts and answers kept for so many days (also what is kept
-         *     already, if that was longer), null no more of them; what is kept goes when its days are over, or
-         *     now with `delete_kept_contents`. `draft_from_answers` lets its answers draft its own later ones,
-         *     which come sooner where they repeat them and are the same. Needs the scope `keys`.
+         * @description Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
+         *     (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
+         *     are deleted when their time is over, or now with `delete_kept_contents`. `draft_from_answers`:
+         *     use this tenant's answers as drafts for its later ones (speculative decoding); answers that
+         *     repeat earlier ones come sooner, and are the same. Needs the scope `keys`.
          */
         patch: operations["receipts_change_settings"];
         trace?: never;
@@ -3064,9 +3108,9 @@ export interface paths {
         };
         /**
          * Get Own Timeseries
-         * @description How you were served over time: tokens, answers and errors, times to the first token and
-         *     between tokens with the plan's targets. By `adapter` and `version` it is made of finished
-         *     requests, 31 days at most, without refusals and HTTP errors.
+         * @description Get how you were served over time: tokens, answers and errors, times to the first token and
+         *     between tokens with the plan's targets. By `adapter` and `version` it covers finished requests
+         *     of at most 31 days, without refusals and HTTP errors.
          */
         get: operations["history_get_own_timeseries"];
         put?: never;
@@ -3088,8 +3132,8 @@ export interface paths {
         put?: never;
         /**
          * Tokenize
-         * @description The tokens that a prompt or a chat would be for this model, an adapter's own chat template
-         *     included. `count` may be more than `max_model_len`.
+         * @description Tokenize a prompt or a chat for this model, using the adapter's own chat template if it has
+         *     one. `count` may be larger than `max_model_len`.
          */
         post: operations["inference_tokenize"];
         delete?: never;
@@ -3107,8 +3151,8 @@ export interface paths {
         };
         /**
          * List Uploads
-         * @description The open ones, the newest first, so that what a reload interrupted can go on. There are never
-         *     more than a page of them.
+         * @description List open uploads, newest first, so that an interrupted one can be resumed. They always fit
+         *     on one page.
          */
         get: operations["adapters_list_uploads"];
         put?: never;
@@ -3129,7 +3173,7 @@ export interface paths {
         };
         /**
          * Get Upload
-         * @description What has arrived, so that an interrupted upload can go on.
+         * @description Get which parts have arrived, so that an interrupted upload can be resumed.
          */
         get: operations["adapters_get_upload"];
         put?: never;
@@ -3200,7 +3244,8 @@ export interface paths {
         };
         /**
          * Get Usage
-         * @description Tokens of finished sequences by time bucket, cached and uncached prompt apart.
+         * @description Get the tokens of finished sequences by time bucket, cached and uncached prompt tokens
+         *     separately.
          */
         get: operations["usage_get_usage"];
         put?: never;
@@ -3220,14 +3265,14 @@ export interface paths {
         };
         /**
          * List Webhook Endpoints
-         * @description Newest first, without their secrets.
+         * @description List webhook endpoints, newest first, without their secrets.
          */
         get: operations["webhooks_list_webhook_endpoints"];
         put?: never;
         /**
          * Create Webhook Endpoint
-         * @description Events from now on are sent there, signed as Standard Webhooks says; the secret is in this
-         *     answer and nowhere else.
+         * @description Create a webhook endpoint. Events from now on are sent to it, signed as in Standard Webhooks;
+         *     the secret is only in this answer.
          */
         post: operations["webhooks_create_webhook_endpoint"];
         delete?: never;
@@ -3264,8 +3309,8 @@ export interface paths {
         };
         /**
          * List Webhook Deliveries
-         * @description What became of each event, newest first if not said otherwise; `state=dead`: what was given
-         *     up after a day. `q` looks in types, ids and what went wrong.
+         * @description List the deliveries to an endpoint, newest first by default; `state=dead` selects those given
+         *     up after a day. `q` searches types, ids and errors.
          */
         get: operations["webhooks_list_webhook_deliveries"];
         put?: never;
@@ -3287,7 +3332,7 @@ export interface paths {
         put?: never;
         /**
          * Resend Webhook Delivery
-         * @description Send it again, now and for a day.
+         * @description Send a delivery again, now, with retries for a day.
          */
         post: operations["webhooks_resend_webhook_delivery"];
         delete?: never;
@@ -3307,7 +3352,7 @@ export interface paths {
         put?: never;
         /**
          * Resend Dead Webhooks
-         * @description Send the endpoint's dead letters again, the oldest thousand.
+         * @description Send the endpoint's dead deliveries again, the oldest thousand first.
          */
         post: operations["webhooks_resend_dead_webhooks"];
         delete?: never;
@@ -3327,7 +3372,8 @@ export interface paths {
         put?: never;
         /**
          * Rotate Webhook Secret
-         * @description A new secret. For `overlap_s`, a day if not said, what is sent has both signatures.
+         * @description Create a new secret. For `overlap_s` (one day by default) deliveries carry both
+         *     signatures.
          */
         post: operations["webhooks_rotate_webhook_secret"];
         delete?: never;
@@ -3345,7 +3391,7 @@ export interface paths {
         };
         /**
          * Version
-         * @description Which Tenora this is.
+         * @description Get the version of Tenora.
          */
         get: operations["operations_version"];
         put?: never;
@@ -3362,7 +3408,7 @@ export interface components {
     schemas: {
         /**
          * _Asked
-         * @description `class` null: the plan's own. `max_tokens` null: the client named none.
+         * @description `class` null: the plan's own. `max_tokens` null: the client set none.
          */
         _Asked: {
             /** Alias */
@@ -3376,7 +3422,7 @@ export interface components {
         };
         /**
          * _Line
-         * @description `parts`: one, unless the quantity lies in several steps of the price.
+         * @description `parts` has one entry, unless the quantity spans several price tiers.
          */
         _Line: {
             /** Amount */
@@ -3431,7 +3477,7 @@ export interface components {
         };
         /**
          * _Ran
-         * @description `sequences`: how many there were, of all prompts and choices.
+         * @description `sequences` is their number over all prompts and choices.
          */
         _Ran: {
             adapter: components["schemas"]["_RanAdapter"] | null;
@@ -3457,8 +3503,8 @@ export interface components {
         };
         /**
          * _Sequence
-         * @description `residency`: where the adapter was when the request came. `waits_because`: null once it has a
-         *     price.
+         * @description `residency` is where the adapter was when the request arrived. `waits_because` is null once
+         *     it has a price.
          */
         _Sequence: {
             /** Adapter Digest */
@@ -3493,7 +3539,7 @@ export interface components {
         /**
          * _Signature
          * @description Ed25519 (`value`, base64url) over the canonical JSON (RFC 8785) of the whole receipt without
-         *     this `value`. `digests` has the first 16 hexadecimal digits of each field's SHA-256.
+         *     this `value`. `digests` has the first 16 hex digits of each field's SHA-256.
          */
         _Signature: {
             /**
@@ -3512,7 +3558,8 @@ export interface components {
         };
         /**
          * _Times
-         * @description In milliseconds. `queue` is until it first ran, the load of its adapter included.
+         * @description In milliseconds. `queue` is the time until it first ran, including the load of its
+         *     adapter.
          */
         _Times: {
             /** Adapter Load */
@@ -3537,9 +3584,9 @@ export interface components {
         };
         /**
          * Adapter
-         * @description A name with its versions, newest first. `version`, `state` and the fields after them are
-         *     those of the newest version, for those who only ever keep one; what really answers is `serving`.
-         *     `traffic` and `month_costs` (of this month, UTC, all meters) are null without the scope `usage`.
+         * @description A name with its versions, newest first. `version`, `state` and the fields after them are the
+         *     newest version's, for clients that keep only one; `serving` is what answers requests. `traffic`
+         *     and `month_costs` (this month, UTC, all meters) are null without the scope `usage`.
          */
         Adapter: {
             /** Aliases */
@@ -3586,7 +3633,7 @@ export interface components {
         };
         /**
          * AdapterCost
-         * @description An exact decimal string, as /v1/costs has it.
+         * @description An exact decimal string, as in /v1/costs.
          */
         AdapterCost: {
             /** Amount */
@@ -3596,7 +3643,7 @@ export interface components {
         };
         /**
          * AdapterEviction
-         * @description `pages` that are free since; 0: it was not on the device.
+         * @description `pages` is the number of pages freed; 0 if the version was not on the device.
          */
         AdapterEviction: {
             /** Id */
@@ -3612,7 +3659,8 @@ export interface components {
         };
         /**
          * AdapterFacts
-         * @description What was measured. `scaling` is alpha over r (over its root with rsLoRA) of the defaults.
+         * @description What was measured. `scaling` is lora_alpha / r (with rsLoRA: lora_alpha / sqrt(r)) of the
+         *     defaults.
          */
         AdapterFacts: {
             /** Dtypes */
@@ -3647,7 +3695,7 @@ export interface components {
         };
         /**
          * AdapterPage
-         * @description `total` is how many there are on all pages.
+         * @description `total` is the number of adapters on all pages.
          */
         AdapterPage: {
             /** Data */
@@ -3672,7 +3720,7 @@ export interface components {
         };
         /**
          * AdapterPin
-         * @description `pinnable_pages` is how many more could be pinned now.
+         * @description `pinnable_pages` is how many more pages can be pinned now.
          */
         AdapterPin: {
             /** Id */
@@ -3696,9 +3744,9 @@ export interface components {
         };
         /**
          * AdapterPlace
-         * @description An adapter version and where it is. `id` is the version's. On the device it takes `pages`,
-         *     and `references` live sequences hold it. `pin_state` says how far a pin has come, `pin_reason`
-         *     why it has not. `last_used_at` (unix seconds) null: nobody has asked for it here.
+         * @description An adapter version and where it is. `id` is the version's. On the device it uses `pages`, and
+         *     `references` running sequences use it. `pin_state` is the progress of a pin, `pin_reason` why it
+         *     has failed. `last_used_at` (Unix time) is null if nobody has requested it here.
          */
         AdapterPlace: {
             /** Adapter Id */
@@ -3760,8 +3808,8 @@ export interface components {
         };
         /**
          * AdapterReport
-         * @description What one version is and does. `probe` says how far the asking has come; `findings` are null
-         *     until it has been asked once, `storage` where no list has a price for it.
+         * @description What one version is and does. `probe` is the progress of its probe; `findings` is null until
+         *     it has been probed once, `storage` if no price list has a price for it.
          */
         AdapterReport: {
             findings: components["schemas"]["Findings"] | null;
@@ -3793,8 +3841,8 @@ export interface components {
         };
         /**
          * AdapterTraffic
-         * @description Of finished requests since `start`: this hour and the 23 before it (UTC), all versions.
-         *     `prompt_tokens` include the cached ones; `total_tokens` are the prompt's and the output's.
+         * @description Finished requests since `start` (the current hour and the 23 before it, UTC), over all
+         *     versions. `prompt_tokens` includes cached ones; `total_tokens` is prompt plus output.
          */
         AdapterTraffic: {
             /** Cached Tokens */
@@ -3820,7 +3868,8 @@ export interface components {
          * @description One immutable version. `validation` is null until it has been examined; `has_chat_template`:
          *     its chats go through a template of its own. `bytes` include those of its `draft_layer`, null
          *     where it came with none. `residency` is the best tier that has it now; null for what does not
-         *     serve, where nobody asked the engine, and while it does not answer.
+         *     serve, where nobody asked the engine, and while it does not answer. `damaged_at`: since when its
+         *     requests fail with `adapter_damaged`, for its stored content is damaged or missing.
          */
         AdapterVersion: {
             /** Activated At */
@@ -3834,6 +3883,8 @@ export interface components {
              * Format: date-time
              */
             created_at: string;
+            /** Damaged At */
+            damaged_at?: string | null;
             /** Deprecated At */
             deprecated_at: string | null;
             /** Digest */
@@ -3868,8 +3919,8 @@ export interface components {
         };
         /**
          * AdminKey
-         * @description `source` configured: the key the server is set up with (TENORA_ADMIN_KEY, else the one made
-         *     in its data directory). It is an owner's, and ends there and not here.
+         * @description `source` configured: the key from the server's configuration (TENORA_ADMIN_KEY, else the one
+         *     generated in its data directory). It has the role owner, and can only be changed there.
          */
         AdminKey: {
             /** Created At */
@@ -3962,8 +4013,8 @@ export interface components {
         };
         /**
          * AliasChange
-         * @description `before` null: there was no such alias; `after` null: it was deleted. `actor` is a key, a
-         *     person, or `rollout` where a staged roll-out went on or back by itself.
+         * @description `before` null: the alias was created; `after` null: it was deleted. `actor` is a key, a
+         *     person, or `rollout` if a staged rollout advanced or was rolled back automatically.
          */
         AliasChange: {
             /**
@@ -4015,7 +4066,7 @@ export interface components {
         };
         /**
          * AliasList
-         * @description All of one adapter's, by name.
+         * @description All aliases of one adapter, by name.
          */
         AliasList: {
             /** Data */
@@ -4048,8 +4099,8 @@ export interface components {
         };
         /**
          * AliasUpdate
-         * @description PUT body; what is not said stays. The weights of `targets` add up to 100; `shadow` null ends
-         *     shadow traffic; `reason` is kept in the history.
+         * @description PUT body; absent fields stay as they are. The weights of `targets` add up to 100; `shadow`
+         *     null ends shadow traffic; `reason` is kept in the history.
          */
         AliasUpdate: {
             /** Reason */
@@ -4120,7 +4171,7 @@ export interface components {
         };
         /**
          * ApiKeyChange
-         * @description What is absent stays as it is, each limit too; null takes a bound away.
+         * @description Absent fields, single limits included, stay as they are; null removes a limit.
          */
         ApiKeyChange: {
             /** Expires At */
@@ -4135,8 +4186,9 @@ export interface components {
         };
         /**
          * ApiKeyCreate
-         * @description What is null or absent, each limit too, is as the key that asks has it; to the operator's,
-         *     everything. `limits` hold within the plan's.
+         * @description Fields that are null or absent, single limits included, are copied from the key that sends
+         *     the request; for the operator that means everything is allowed. `limits` apply in addition to
+         *     the plan's.
          */
         ApiKeyCreate: {
             /** Expires At */
@@ -4270,8 +4322,8 @@ export interface components {
         };
         /**
          * AuditVerification
-         * @description `problem` names the first entry that does not fit its chain, of the audit log's or the
-         *     ledger's; `problems` the first twenty.
+         * @description `problem` names the first entry of the audit log or ledger that breaks its hash chain;
+         *     `problems` lists the first twenty.
          */
         AuditVerification: {
             /**
@@ -4397,7 +4449,7 @@ export interface components {
         };
         /**
          * BudgetCorrection
-         * @description A budget's counter that differed from the books, and was put right; decimal strings.
+         * @description A budget counter that differed from the books and was corrected; decimal strings.
          */
         BudgetCorrection: {
             /** Account */
@@ -4416,8 +4468,8 @@ export interface components {
         };
         /**
          * BudgetView
-         * @description `held` is what requests in flight may still cost. `state`: `soft` beyond the soft cap, `hard`
-         *     when nothing is left.
+         * @description `held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
+         *     `hard` if nothing is left.
          */
         BudgetView: {
             /** Cap */
@@ -4441,7 +4493,7 @@ export interface components {
         };
         /**
          * CanaryCheck
-         * @description One check of the canary's; `problem` is null where it held.
+         * @description One synthetic check; `problem` is null if it passed.
          */
         CanaryCheck: {
             /** Name */
@@ -4453,7 +4505,7 @@ export interface components {
         };
         /**
          * CanaryRound
-         * @description Its last round.
+         * @description The last round of synthetic checks.
          */
         CanaryRound: {
             /**
@@ -4763,7 +4815,8 @@ export interface components {
         };
         /**
          * ClassFairness
-         * @description `gaps`: where anybody waited, the moments at which the gap was nearest to its bound.
+         * @description `gaps`: for each period in which anybody waited, the moment at which the gap was closest to
+         *     its bound.
          */
         ClassFairness: {
             /** Class */
@@ -4780,8 +4833,8 @@ export interface components {
         };
         /**
          * ClassService
-         * @description Of all tenants. `service_gap_tokens` is the largest difference of service over weight between
-         *     two that wait, null where the scheduler does not go by it.
+         * @description Over all tenants. `service_gap_tokens` is the largest difference of service over weight
+         *     between two waiting tenants; null if the scheduling policy does not use it.
          */
         ClassService: {
             /** Finished */
@@ -4801,8 +4854,8 @@ export interface components {
         };
         /**
          * ComparedAnswer
-         * @description One side. Equal digests are equal texts. `choices` are the texts, where the tenant keeps the
-         *     contents of its requests; null where it does not.
+         * @description One side of the comparison. Equal digests mean equal texts. `choices` are the texts; null if
+         *     the tenant does not keep the contents of its requests.
          */
         ComparedAnswer: {
             /** Choices */
@@ -4824,7 +4877,7 @@ export interface components {
         };
         /**
          * Completion
-         * @description Also the form of a stream's chunks, where `finish_reason` may be null.
+         * @description A completion; also one chunk of a stream, in which `finish_reason` may be null.
          */
         Completion: {
             /** Choices */
@@ -4849,7 +4902,8 @@ export interface components {
         };
         /**
          * CompletionRequest
-         * @description POST /v1/completions. `prompt` is a text, texts, token ids, or lists of token ids.
+         * @description POST /v1/completions. `prompt` is a string, an array of strings, an array of token ids, or an
+         *     array of arrays of token ids.
          */
         CompletionRequest: {
             /**
@@ -5042,7 +5096,7 @@ export interface components {
         };
         /**
          * Contents
-         * @description What was asked, as the client wrote it, and what was answered.
+         * @description The request as the client sent it, and the answer.
          */
         Contents: {
             /** Choices */
@@ -5074,7 +5128,7 @@ export interface components {
         };
         /**
          * ContentsChoice
-         * @description `finish_reason` null: it was cut off.
+         * @description `finish_reason` null: it was interrupted.
          */
         ContentsChoice: {
             /** Finish Reason */
@@ -5122,7 +5176,7 @@ export interface components {
         };
         /**
          * CostResult
-         * @description `unrated_events` > 0 means: no price was found for them yet, so `amount` lacks them.
+         * @description `unrated_events` counts events without a price; `amount` does not include them.
          */
         CostResult: {
             /** Adapter */
@@ -5179,9 +5233,9 @@ export interface components {
         };
         /**
          * CreditCreate
-         * @description Money that the tenant may spend, until `expires_at` if it is named: `granted` by the
-         *     operator, or `bought`. `currency`: without it that of the tenant's price list; it pays for usage
-         *     in it.
+         * @description Money that the tenant may spend, until `expires_at` if set: `granted` by the operator, or
+         *     `bought`. `currency` defaults to that of the tenant's price list; the credit pays for usage in
+         *     that currency.
          */
         CreditCreate: {
             /** Amount */
@@ -5237,7 +5291,7 @@ export interface components {
         };
         /**
          * CreditLine
-         * @description So much of one line is given back, without tax, which follows.
+         * @description The amount of one line to credit, without tax, which is added.
          */
         CreditLine: {
             /** Amount */
@@ -5274,8 +5328,8 @@ export interface components {
         };
         /**
          * CreditView
-         * @description `granted` is without what has lapsed; `balance` is what is left of it, less than 0 if a
-         *     request took more than it was expected to.
+         * @description `granted` excludes expired credit; `balance` is what is left of it, below 0 if a request cost
+         *     more than expected.
          */
         CreditView: {
             /** Balance */
@@ -5299,10 +5353,11 @@ export interface components {
         };
         /**
          * CurrencyForecast
-         * @description One currency's. `spent` is exact, as GET /v1/costs has it, and so is each of `days`, this
-         *     month's so far. `projected`, `low` and `high` are rounded up to the cent or to four digits,
-         *     whichever is finer. `projected` null: there is no full day yet to go by; `low` and `high` null:
-         *     there are fewer than three. `full_days`: how many the mean is of.
+         * @description The forecast in one currency. `spent` is exact, as in GET /v1/costs, and so are `days`, the
+         *     days of this month so far. `projected`, `low` and `high` are rounded up to the cent or to four
+         *     digits, whichever is finer. `projected` is null until there is a full day to calculate from;
+         *     `low` and `high` are null until there are three. `full_days` is the number of days that the mean
+         *     is over.
          */
         CurrencyForecast: {
             /** Currency */
@@ -5336,7 +5391,7 @@ export interface components {
         };
         /**
          * DeadLetter
-         * @description A record of the engine's that could not become an event.
+         * @description A record from the engine that could not be stored as an event.
          */
         DeadLetter: {
             /** Event Id */
@@ -5371,9 +5426,9 @@ export interface components {
         };
         /**
          * Departure
-         * @description The `order`th thing that would be given up: a run of cached KV, its last pages first, or an
-         *     adapter. `again_ms` is what it would take to have the last page, or the adapter, back; null if
-         *     nothing could bring it. `reason` says it in words.
+         * @description The `order`th candidate for eviction: a run of cached KV, its last pages first, or an
+         *     adapter. `again_ms` is the time needed to bring back its last page, or the adapter; null if
+         *     nothing could bring it back. `reason` explains it in words.
          */
         Departure: {
             /** Adapter */
@@ -5416,7 +5471,7 @@ export interface components {
         };
         /**
          * Detokenized
-         * @description The text of all tokens, control tokens by their names.
+         * @description The text of all tokens; control tokens appear by name.
          */
         Detokenized: {
             /** Prompt */
@@ -5434,8 +5489,8 @@ export interface components {
         };
         /**
          * Difference
-         * @description `subject` is the event or row; `expected` what the layer before says, `found` what stands
-         *     there; `advice` what to do.
+         * @description `subject` is the event or row; `expected` is the value by the layer before, `found` the
+         *     stored value; `advice` says what to do.
          */
         Difference: {
             /** Advice */
@@ -5455,7 +5510,7 @@ export interface components {
         };
         /**
          * DraftLayer
-         * @description A trained layer that foretells the adapter's tokens. `digest` is of the file.
+         * @description A trained draft layer for speculative decoding with this adapter. `digest` is the file's.
          */
         DraftLayer: {
             /** Bytes */
@@ -5465,7 +5520,7 @@ export interface components {
         };
         /**
          * Embedding
-         * @description `embedding` is a list of numbers, or the base64 of little-endian float32.
+         * @description `embedding` is an array of numbers, or base64 of little-endian float32.
          */
         Embedding: {
             /** Embedding */
@@ -5481,9 +5536,9 @@ export interface components {
         };
         /**
          * EmbeddingRequest
-         * @description POST /v1/embeddings. `input` is a text, texts, token ids, or lists of token ids.
-         *     `truncate_prompt_tokens` is vLLM's: so many tokens of a text, its last ones unless
-         *     `truncation_side` is right; -1: as many as there can be.
+         * @description POST /v1/embeddings. `input` is a string, an array of strings, an array of token ids, or an
+         *     array of arrays of token ids. `truncate_prompt_tokens` (as in vLLM) keeps that many tokens of a
+         *     text, its last ones unless `truncation_side` is right; -1: as many as fit.
          */
         EmbeddingRequest: {
             /**
@@ -5547,8 +5602,9 @@ export interface components {
         };
         /**
          * EndpointChange
-         * @description What is not said stays. `enabled` true begins again, also after the endpoint said that it is
-         *     gone. A delivery that comes due meanwhile is given up, and may be sent again.
+         * @description Absent fields stay as they are. `enabled` true resumes deliveries, also after the endpoint
+         *     answered 410 Gone. Deliveries that came due while it was disabled are given up, and can be sent
+         *     again.
          */
         EndpointChange: {
             /** Description */
@@ -5577,13 +5633,11 @@ export interface components {
         };
         /**
          * EnginePages
-         * @description The arena at one moment.
-         *
-         *     `runs` has four numbers for each run of equal neighbours, in page order: how many pages; their
-         *     kind (0 free, 1 live KV, 2 cached KV, 3 adapter); their owner, an index into `owners` (0:
-         *     nobody); of cached KV the unix second since which nobody uses it, else 0. `departures` are what
-         *     would go next if `departures_for` (null: any tenant without a share) needed one page of KV after
-         *     another once no page is free.
+         * @description The arena at one moment. `runs` has four numbers for each run of equal neighbouring pages, in
+         *     page order: the number of pages; their kind (0 free, 1 live KV, 2 cached KV, 3 adapter); their
+         *     owner, an index into `owners` (0: nobody); and for cached KV the Unix second since which nobody
+         *     has used it, else 0. `departures` lists what would be evicted next, once no page is free, if
+         *     `departures_for` (null: any tenant without a share) needed one page of KV after another.
          */
         EnginePages: {
             /** Adapters */
@@ -5634,14 +5688,14 @@ export interface components {
         };
         /**
          * ErrorBody
-         * @description What every answer of 400 or more holds.
+         * @description The body of every answer with status 400 or higher.
          */
         ErrorBody: {
             error: components["schemas"]["ErrorDetail"];
         };
         /**
          * ErrorDetail
-         * @description All four keys are always there.
+         * @description All four keys are always present.
          */
         ErrorDetail: {
             /** Code */
@@ -5695,8 +5749,8 @@ export interface components {
         };
         /**
          * EvaluationCreate
-         * @description `versions` are numbers of the adapter's versions, and "base". `items` are a list, or JSON
-         *     lines in one text. `schema` holds for items that have none of their own.
+         * @description `versions` are version numbers of the adapter, and "base" for the base model. `items` is an
+         *     array, or JSON lines in one string. `schema` applies to items without a schema of their own.
          */
         EvaluationCreate: {
             /** Adapter */
@@ -5742,7 +5796,7 @@ export interface components {
         };
         /**
          * Event
-         * @description `data` is the thing it is about, as it was then; its form follows from `type`.
+         * @description `data` is the object that the event is about, as it was then; its fields depend on `type`.
          */
         Event: {
             /**
@@ -5808,7 +5862,7 @@ export interface components {
         };
         /**
          * Findings
-         * @description What a version was found to do when it was asked, and what its loading took.
+         * @description What the probe of a version found, and what loading it took.
          */
         Findings: {
             /** Base Model */
@@ -5830,7 +5884,7 @@ export interface components {
         };
         /**
          * Footprint
-         * @description What it takes of the page arena while it is on the device.
+         * @description The part of the page arena that it uses while it is on the device.
          */
         Footprint: {
             /** Page Bytes */
@@ -5840,8 +5894,8 @@ export interface components {
         };
         /**
          * Forecast
-         * @description What this month (UTC) comes to. `currencies` has none before anything was used.
-         *     `unrated_events`: usage without a price yet, which no amount has.
+         * @description The projected cost of this month (UTC). `currencies` is empty until something has been used.
+         *     `unrated_events` counts usage without a price, which is in no amount.
          */
         Forecast: {
             /**
@@ -5879,9 +5933,9 @@ export interface components {
         };
         /**
          * ForecastBudget
-         * @description The plan's budget of a month, and the line from which on it tells. `reached_on`: the day on
-         *     which it is used up if days go on so, with all currencies added up, as budgets do; null: not in
-         *     this month.
+         * @description The plan's monthly budget and its soft limit. `reached_on` is the day on which the budget
+         *     will be used up if spending continues like this, with all currencies added up, as budgets do;
+         *     null if that is not within this month.
          */
         ForecastBudget: {
             /** Action */
@@ -5897,7 +5951,7 @@ export interface components {
         };
         /**
          * FullProfileBody
-         * @description The operator's: with the tax, in percent; null: none, and no line for it.
+         * @description As the tenant's own, with the tax in percent; null: no tax, and no line for it.
          */
         FullProfileBody: {
             /**
@@ -5945,7 +5999,7 @@ export interface components {
         };
         /**
          * FunctionMade
-         * @description `arguments` is JSON as the model wrote it: it may be invalid, or cut off.
+         * @description `arguments` is JSON as the model wrote it; it may be invalid or incomplete.
          */
         FunctionMade: {
             /** Arguments */
@@ -5955,7 +6009,8 @@ export interface components {
         };
         /**
          * FunctionTool
-         * @description `parameters` is a JSON schema of an object; the model sees it, `strict` holds it to it.
+         * @description `parameters` is a JSON schema of an object. The model sees it; with `strict` the call must
+         *     follow it.
          */
         FunctionTool: {
             /** Description */
@@ -5986,11 +6041,11 @@ export interface components {
         };
         /**
          * Guard
-         * @description When to go back by itself: the version fails by more than `error_rate` more often than those
-         *     before it (0.05: five of a hundred requests), or its median time to the first token is more than
-         *     `ttft_ratio` times theirs, both judged once it has answered `min_requests`; or its score is more
-         *     than `score_drop` below the best of theirs, in the newest evaluation that asked both. Null: not
-         *     looked at.
+         * @description When to roll back automatically: the version's error rate exceeds that of the earlier
+         *     versions by more than `error_rate` (0.05 is five in a hundred requests), or its median time to
+         *     the first token is more than `ttft_ratio` times theirs, both judged once it has answered
+         *     `min_requests`; or its score is more than `score_drop` below their best one, in the newest
+         *     evaluation that includes both. Null: not checked.
          */
         Guard: {
             /**
@@ -6174,7 +6229,7 @@ export interface components {
         };
         /**
          * Invoice
-         * @description The whole of it.
+         * @description A whole invoice.
          */
         Invoice: {
             /** Amount Credited */
@@ -6252,7 +6307,7 @@ export interface components {
         };
         /**
          * InvoiceLine
-         * @description `amount` is `exact_amount` rounded to the currency, half to even. Lines of usage say of which
+         * @description `amount` is `exact_amount` rounded to the currency (half to even). Lines of usage name their
          *     month, meter, class and price version.
          */
         InvoiceLine: {
@@ -6308,9 +6363,9 @@ export interface components {
         };
         /**
          * InvoiceRun
-         * @description `made`: how many invoices; the first hundred are in `invoices`. `unchanged`: tenants whose
-         *     invoice is final already; `empty`: those with nothing to invoice. `has_more`: run again with
-         *     `after` = `next_after`.
+         * @description `made` is the number of invoices; the first hundred are in `invoices`. `unchanged`: tenants
+         *     whose invoice is already final; `empty`: tenants with nothing to invoice. `has_more`: run again
+         *     with `after` = `next_after`.
          */
         InvoiceRun: {
             /** Empty */
@@ -6343,8 +6398,8 @@ export interface components {
         };
         /**
          * InvoiceSummary
-         * @description An invoice, or a credit note to one (`of_invoice`), whose amounts are what is given back.
-         *     `tenant_name` is as it was when the invoice was made.
+         * @description An invoice, or a credit note for one (`of_invoice`), whose amounts are what is credited.
+         *     `tenant_name` is the name when the invoice was made.
          */
         InvoiceSummary: {
             /** Amount Credited */
@@ -6415,13 +6470,16 @@ export interface components {
         };
         /**
          * InvoiceTerms
-         * @description What applied. `tax_rate` in percent.
+         * @description What applied. `tax_rate` in percent; `minimum_days`, such as `5/30`: of these days of the
+         *     month the minimum is, in the tenant's first or last one.
          */
         InvoiceTerms: {
             /** Included */
             included?: string | null;
             /** Minimum */
             minimum?: string | null;
+            /** Minimum Days */
+            minimum_days?: string | null;
             /** Plan */
             plan?: string | null;
             /** Tax Name */
@@ -6431,8 +6489,8 @@ export interface components {
         };
         /**
          * Item
-         * @description One line. Either `prompt`, which the model goes on with as /v1/completions does, or
-         *     `messages`, which it answers as a chat.
+         * @description One item: either `prompt`, which the model continues as in /v1/completions, or `messages`,
+         *     which it answers as a chat.
          */
         Item: {
             /** Choices */
@@ -6479,7 +6537,7 @@ export interface components {
         };
         /**
          * ItemView
-         * @description One item with what each subject answered, side by side.
+         * @description One item with the answer of each version, side by side.
          */
         ItemView: {
             /** Answers */
@@ -6506,7 +6564,7 @@ export interface components {
         };
         /**
          * JsonWebKey
-         * @description RFC 8037. `kid` is the key's thumbprint (RFC 7638).
+         * @description A key as in RFC 8037. `kid` is its thumbprint (RFC 7638).
          */
         JsonWebKey: {
             /**
@@ -6541,7 +6599,7 @@ export interface components {
         };
         /**
          * KeyLimits
-         * @description Null or absent: not limited.
+         * @description Null or absent: no limit.
          */
         "KeyLimits-Input": {
             /** Budget */
@@ -6565,7 +6623,7 @@ export interface components {
         };
         /**
          * KeyLimits
-         * @description Null or absent: not limited.
+         * @description Null or absent: no limit.
          */
         "KeyLimits-Output": {
             /** Budget */
@@ -6589,7 +6647,7 @@ export interface components {
         };
         /**
          * KeyLimitsView
-         * @description The limits of the key that asks, which hold within its plan's.
+         * @description The limits of the key that sent this request. They apply in addition to the plan's.
          */
         KeyLimitsView: {
             parallel_requests: components["schemas"]["ParallelLimit"];
@@ -6603,9 +6661,10 @@ export interface components {
         };
         /**
          * LayerPicture
-         * @description Rank and Frobenius norms of each adapted module in each layer: a list for each of `modules`,
-         *     in it a value for each of `layers`, null where that layer lacks it. `product` is of what is
-         *     added to the base model's weight, scale x B x A. Norms have four significant digits.
+         * @description Rank and Frobenius norms of each adapted module in each layer: one list per entry of
+         *     `modules`, with one value per entry of `layers`, null where the layer does not have the module.
+         *     `product` is the norm of what is added to the base model's weight: scale x B x A. Norms have
+         *     four significant digits.
          */
         LayerPicture: {
             /** Layers */
@@ -6623,8 +6682,8 @@ export interface components {
         };
         /**
          * LedgerBalance
-         * @description What an account's `entries` entries add up to. Debit is above 0: assets and expenses grow
-         *     upwards, liabilities and income downwards.
+         * @description The balance over an account's `entries` entries. Debits are positive: assets and expenses
+         *     increase upwards, liabilities and income downwards.
          */
         LedgerBalance: {
             /** Account */
@@ -6649,7 +6708,8 @@ export interface components {
         };
         /**
          * LedgerBalances
-         * @description Balances of a currency add up to 0. `days_due`: days whose usage is not all posted yet.
+         * @description Balances of a currency add up to 0. `days_due` lists days whose usage is not fully posted
+         *     yet.
          */
         LedgerBalances: {
             /** Data */
@@ -6692,8 +6752,9 @@ export interface components {
         };
         /**
          * LedgerTransaction
-         * @description `seq` counts a tenant's transactions without gaps; `day` (UTC) is what it belongs to,
-         *     `created_at` when it was posted. Entries add up to 0. `hash` covers it all and `prev_hash`.
+         * @description `seq` numbers a tenant's transactions without gaps; `day` (UTC) is the day it belongs to,
+         *     `created_at` the time it was posted. Its entries add up to 0. `hash` covers all fields and
+         *     `prev_hash`.
          */
         LedgerTransaction: {
             /**
@@ -6737,9 +6798,10 @@ export interface components {
         };
         /**
          * LimitsView
-         * @description A tenant's plan, what it limits, and what is used now. `key` null: the key has no limits of
-         *     its own. `local`: Redis is away, and the server counts by each of its processes alone.
-         *     `adapter_bytes_used` counts open uploads; null, as `adapters_used`: the database is away.
+         * @description A tenant's plan, its limits, and current usage. `key` is null if the key has no limits of its
+         *     own. `local` is true while Redis is not reachable and each process counts on its own.
+         *     `adapter_bytes_used` includes open uploads; it and `adapters_used` are null while the database
+         *     is not reachable.
          */
         LimitsView: {
             /** Adapter Bytes */
@@ -6780,8 +6842,8 @@ export interface components {
         };
         /**
          * LineDetail
-         * @description One day, adapter version, key or event; what it is not grouped by is null. `amount` is
-         *     exact.
+         * @description One day, adapter version, key or event; fields that the query did not group by are null.
+         *     `amount` is exact.
          */
         LineDetail: {
             /** Adapter */
@@ -6809,8 +6871,8 @@ export interface components {
         };
         /**
          * LineDetails
-         * @description What a line, or the part that was asked for, consists of. The quantities and exact amounts of
-         *     all its pages add up to the line's; requests may differ by what was late, which is on a later
+         * @description What a line, or the requested part of it, consists of. The quantities and exact amounts of
+         *     all pages add up to the line's; requests can differ from it by late usage, which is on a later
          *     invoice.
          */
         LineDetails: {
@@ -6860,9 +6922,9 @@ export interface components {
         };
         /**
          * Load
-         * @description Milliseconds of a load from the tier. `measured`: this version's own, `at` then. `predicted`:
-         *     the mean of the `loads` of adapters of any size that this engine has had from there; null where
-         *     it has had none.
+         * @description Load time from a tier, in milliseconds. `measured`: this version's own, taken at `at`.
+         *     `predicted`: the mean over the `loads` of adapters of any size that this engine has loaded from
+         *     there; null if there were none.
          */
         Load: {
             /**
@@ -6942,10 +7004,10 @@ export interface components {
         };
         /**
          * Me
-         * @description By `type` api_key, a tenant with its plan and the key's scopes; by admin_key, the operator
-         *     with the key's role; person: who is signed in, with their role at that tenant, or among the
-         *     operator's people. `secret_prefix` is that of the secret in use: a key has two while it is
-         *     rotated.
+         * @description By `type`: api_key: the tenant with its plan, and the key's scopes; admin_key: the operator,
+         *     and the key's role; person: who is signed in, with their role at that tenant or among the
+         *     operator's people. `secret_prefix` is the prefix of the secret in use; a key has two while it is
+         *     being rotated.
          */
         Me: {
             /** Key */
@@ -6981,7 +7043,8 @@ export interface components {
         };
         /**
          * MemberOut
-         * @description Somebody who belongs to the tenant, or to the operator's people. `id` is the person's.
+         * @description A person who is a member of the tenant, or one of the operator's people. `id` is the
+         *     person's.
          */
         MemberOut: {
             /** Email */
@@ -7110,8 +7173,8 @@ export interface components {
         };
         /**
          * MeterCost
-         * @description One meter's share: of tokens, loads, kB*s of residency or kB*h of storage. `amount` is an
-         *     exact decimal string.
+         * @description One meter's share: tokens, adapter loads, kB-seconds of residency or kB-hours of storage.
+         *     `amount` is an exact decimal string.
          */
         MeterCost: {
             /** Amount */
@@ -7126,7 +7189,7 @@ export interface components {
         };
         /**
          * MeterPreview
-         * @description Money by currency, as exact decimal strings. `unpriced`: how much of `quantity` would wait
+         * @description Money by currency, as exact decimal strings. `unpriced` is how much of `quantity` would wait
          *     for a price.
          */
         MeterPreview: {
@@ -7152,7 +7215,7 @@ export interface components {
         };
         /**
          * MissingPrices
-         * @description Prices that a list does not have yet, by meter; what it prices stays as it is.
+         * @description Prices that a list does not have yet, by meter; existing prices stay as they are.
          */
         MissingPrices: {
             /** Per Million */
@@ -7162,9 +7225,9 @@ export interface components {
         };
         /**
          * ModelCard
-         * @description One usable model: the base (`parent` null, owned by `tenora`) or one of the tenant's
-         *     adapters, owned by the tenant's id. `max_model_len` (vLLM's name) and `context_length`
-         *     (OpenRouter's) are the most tokens that a prompt and its answer may have together.
+         * @description One usable model: the base model (`parent` null, `owned_by` is `tenora`) or an adapter of the
+         *     tenant (`owned_by` is the tenant's id). `max_model_len` (as in vLLM) and `context_length` (as in
+         *     OpenRouter) are the maximum number of tokens of a prompt and its answer together.
          */
         ModelCard: {
             /** Context Length */
@@ -7228,7 +7291,7 @@ export interface components {
         };
         /**
          * ModuleFacts
-         * @description One target module over all layers. Norms are Frobenius norms.
+         * @description One target module, over all layers. Norms are Frobenius norms.
          */
         ModuleFacts: {
             /** Layers */
@@ -7246,8 +7309,8 @@ export interface components {
         };
         /**
          * MonthBudget
-         * @description The plan's, as a decimal string, in the `currency` of the tenant's price list. `soft`: the
-         *     part of it from which on a tenant is warned, or degraded.
+         * @description The plan's budget as a decimal string, in the `currency` of the tenant's price list. `soft`
+         *     is the fraction of it at which a tenant is warned, or degraded.
          */
         MonthBudget: {
             /**
@@ -7264,8 +7327,8 @@ export interface components {
         };
         /**
          * MonthCost
-         * @description In one currency: `days` are the month's from its first on, today the last. `forecast` is of a
-         *     month that runs and has a whole day to go by.
+         * @description The cost in one currency. `days` are those of the month from its first one; today is the
+         *     last. `forecast` exists for the current month once it has a full day.
          */
         MonthCost: {
             /** Amount */
@@ -7278,7 +7341,8 @@ export interface components {
         };
         /**
          * MonthForecast
-         * @description As `GET /admin/v1/forecast` has it: `low` and `high` are null with too few days to go by.
+         * @description As in `GET /admin/v1/forecast`: `low` and `high` are null if there are too few days to
+         *     calculate from.
          */
         MonthForecast: {
             /** Full Days */
@@ -7350,7 +7414,7 @@ export interface components {
         };
         /**
          * NamedSequenceWaits
-         * @description As SequenceWaits, with whose doing each part was.
+         * @description As SequenceWaits, with the tenant that caused each part.
          */
         NamedSequenceWaits: {
             /** Parts */
@@ -7389,7 +7453,7 @@ export interface components {
         };
         /**
          * NewAdminKey
-         * @description The only answers that hold the secret.
+         * @description The secret is only in this answer.
          */
         NewAdminKey: {
             /** Created At */
@@ -7466,7 +7530,7 @@ export interface components {
         };
         /**
          * NewInvitation
-         * @description The only answer that holds the link; who opens it and signs in has joined.
+         * @description The link is only in this answer; who opens it and signs in becomes a member.
          */
         NewInvitation: {
             /**
@@ -7507,7 +7571,7 @@ export interface components {
         };
         /**
          * NewWebhookEndpoint
-         * @description The only answers that hold the secret, `whsec_...`.
+         * @description The secret (`whsec_...`) is only in this answer.
          */
         NewWebhookEndpoint: {
             /**
@@ -7540,8 +7604,8 @@ export interface components {
         };
         /**
          * Numbers
-         * @description Of requests that have ended: errors are answers of 5xx and sequences that failed. `ttft_ms`
-         *     is the median, to within a tenth; null where nothing was timed.
+         * @description Finished requests: errors are 5xx answers and sequences that failed. `ttft_ms` is the median,
+         *     accurate to a tenth; null if nothing was timed.
          */
         Numbers: {
             /** Error Rate */
@@ -7555,8 +7619,8 @@ export interface components {
         };
         /**
          * OpenUpload
-         * @description An upload that may go on: `pending` takes parts still, `completed` has them all. GET it for
-         *     its parts.
+         * @description An upload that can be resumed: `pending` accepts more parts, `completed` has all of them. GET
+         *     it for its parts.
          */
         OpenUpload: {
             /** Bytes */
@@ -7719,7 +7783,7 @@ export interface components {
         };
         /**
          * PageCounts
-         * @description They add up to the arena's pages.
+         * @description The kinds add up to the pages of the arena.
          */
         PageCounts: {
             /** Adapter */
@@ -7733,8 +7797,8 @@ export interface components {
         };
         /**
          * PageHistory
-         * @description Samples of the last hour, oldest first, `every_s` apart while a worker runs. `pages` is the
-         *     arena at the moment that was asked for.
+         * @description Samples of the last hour, oldest first, `every_s` seconds apart while a worker runs. `pages`
+         *     is the arena at the requested time.
          */
         PageHistory: {
             /** Data */
@@ -7751,9 +7815,9 @@ export interface components {
         };
         /**
          * PageOwner
-         * @description Whose pages are: `tenant_id` null and `tenant` the names of all in it for a trust group, both
-         *     null for who is not known any more. `adapter` is `name@version`, with which the KV was computed
-         *     or which lies in the pages; null for the base model.
+         * @description The owner of pages. For a trust group `tenant_id` is null and `tenant` lists the names of its
+         *     tenants; both are null if the owner is no longer known. `adapter` is the `name@version` that
+         *     computed the KV, or that is stored in the pages; null for the base model.
          */
         PageOwner: {
             /** Adapter */
@@ -7782,7 +7846,7 @@ export interface components {
         };
         /**
          * ParallelLimit
-         * @description Sequences: each of a request's prompts counts `n` times.
+         * @description Parallel sequences: each prompt of a request counts `n` times.
          */
         ParallelLimit: {
             /** Limit */
@@ -7821,8 +7885,8 @@ export interface components {
         };
         /**
          * Party
-         * @description One side of an invoice, as it was when the invoice was made. `tenant`: the buyer's name
-         *     here.
+         * @description One party of an invoice, as it was when the invoice was made. `tenant` is the buyer's name in
+         *     Tenora.
          */
         Party: {
             /**
@@ -7850,7 +7914,7 @@ export interface components {
         };
         /**
          * Payment
-         * @description One with `reversed_at` counts no longer.
+         * @description A payment with `reversed_at` no longer counts.
          */
         Payment: {
             /** Amount */
@@ -7880,7 +7944,7 @@ export interface components {
         };
         /**
          * PaymentBody
-         * @description `reference` is the payment service's: the same again is the same payment.
+         * @description `reference` comes from the payment service; the same reference again is the same payment.
          */
         PaymentBody: {
             /** Amount */
@@ -7934,7 +7998,7 @@ export interface components {
         };
         /**
          * PlanBody
-         * @description A whole plan; PUT replaces what was there.
+         * @description A whole plan; PUT replaces the existing one.
          */
         PlanBody: {
             /**
@@ -8041,7 +8105,8 @@ export interface components {
         };
         /**
          * PlanListed
-         * @description With how many tenants are on it, and how many of them are suspended. `id` is its name.
+         * @description A plan with the number of its tenants, and of the suspended ones among them. `id` is its
+         *     name.
          */
         PlanListed: {
             /** Id */
@@ -8092,7 +8157,7 @@ export interface components {
         };
         /**
          * PoolView
-         * @description The kinds of pages add up to `total_pages`. `page_map` has a character a page: `.` free,
+         * @description The kinds of pages add up to `total_pages`. `page_map` has one character per page: `.` free,
          *     `L` live KV, `C` cached KV, `A` adapter.
          */
         PoolView: {
@@ -8128,9 +8193,10 @@ export interface components {
         };
         /**
          * Preflight
-         * @description What would become of an upload, by its config and header alone: no value has been looked at.
-         *     `validation` says what is wrong where it is not `accepted`; then the fields after it are empty.
-         *     `footprint`: pages while it is on the device; `sizes`: the bytes that each tier keeps of it.
+         * @description What would happen to an upload, from its config and header alone; no value has been checked.
+         *     If it would not be `accepted`, `validation` says why and the fields after it are empty.
+         *     `footprint` is in pages while it is on the device; `sizes` is the bytes that each tier
+         *     stores.
          */
         Preflight: {
             /** Accepted */
@@ -8170,7 +8236,7 @@ export interface components {
         };
         /**
          * PreflightModule
-         * @description One target module over all layers that it is in.
+         * @description One target module, over all layers that have it.
          */
         PreflightModule: {
             /** Layers */
@@ -8184,7 +8250,7 @@ export interface components {
         };
         /**
          * PreviousSecret
-         * @description The secret that was rotated out and is still good until `expires_at`.
+         * @description The secret before the rotation, which is still valid until `expires_at`.
          */
         PreviousSecret: {
             /**
@@ -8197,23 +8263,23 @@ export interface components {
         };
         /**
          * PriceEntry
-         * @description The price of one meter, for one class and from one quantity on.
+         * @description The price of one meter, for one class, from one quantity on.
          */
         PriceEntry: {
             /**
              * Class
-             * @description The class that really served (`priority`, `default`, `flex`, `batch`, ...). Absent: every class that has no entry of its own.
+             * @description The service class that actually served (`priority`, `default`, `flex`, `batch`, ...). Without it, the price is for every class that has no entry of its own.
              */
             class?: string | null;
             /**
              * From
-             * @description Units that the tenant has used before in the month (UTC) of this model, meter and class under this list: from there on this price holds. Each class needs one from 0.
+             * @description The price applies to units above this quantity, counted per tenant, month (UTC), model, meter and class under this list. Each class needs an entry from 0.
              * @default 0
              */
             from: number;
             /**
              * Price
-             * @description Of a million units, as a decimal string: `0.40`.
+             * @description Price of one million units, as a decimal string such as `0.40`.
              */
             price: number | string;
         };
@@ -8228,9 +8294,10 @@ export interface components {
         };
         /**
          * PricePreview
-         * @description What the month's usage cost `before`, and `after` the list had held for all of it; likewise
-         *     what was due of it: less what a list includes, and its minimum at least, without credit, tax and
-         *     the rounding of an invoice. Of tenants that have used nothing, those that owe a minimum.
+         * @description What the month's usage cost `before`, and what it would cost `after`, had the list applied to
+         *     the whole month; also what was due in each case: less included usage, and at least the minimum,
+         *     but without credit, tax and invoice rounding. Tenants without usage are listed if they owe a
+         *     minimum.
          */
         PricePreview: {
             /** After */
@@ -8267,12 +8334,12 @@ export interface components {
         };
         /**
          * PricePreviewCreate
-         * @description A price list that is not added, and the month that is priced by it.
+         * @description A price list to preview (it is not added), and the month to price with it.
          */
         PricePreviewCreate: {
             /**
              * Adapter
-             * @description An adapter's id; the list is then its owner's.
+             * @description An adapter's id; the list then applies to its owner only.
              */
             adapter?: string | null;
             /**
@@ -8282,13 +8349,13 @@ export interface components {
             currency: string;
             /**
              * Included
-             * @description What is taken off a month's usage, likewise.
+             * @description Amount of usage included per month, deducted from the invoice; taken from the same list.
              * @default 0
              */
             included: number | string;
             /**
              * Minimum
-             * @description What a month's invoice comes to at least. Of the list without model and adapter that holds at the month's end.
+             * @description Minimum amount of a month's invoice. Taken from the list without model and adapter that is in force at the end of the month.
              * @default 0
              */
             minimum: number | string;
@@ -8299,7 +8366,7 @@ export interface components {
             model?: string | null;
             /**
              * Month
-             * @description Such as `2026-10`, in UTC; absent: the last one that has ended.
+             * @description A month such as `2026-10`, in UTC; default: the last full month.
              */
             month?: string | null;
             per_million: components["schemas"]["Prices"];
@@ -8307,13 +8374,14 @@ export interface components {
             plan?: string | null;
             /**
              * Tenant
-             * @description A tenant's id: its own agreement.
+             * @description A tenant's id: the list is this tenant's own agreement.
              */
             tenant?: string | null;
         };
         /**
          * Prices
-         * @description What a million units of each meter cost: one price, or a list of prices by class and tier.
+         * @description The price of a million units of each meter: one price, or a list of prices by class and
+         *     tier.
          * @example {
          *       "cached_prefill": "0.02",
          *       "cold_load": "50",
@@ -8341,12 +8409,12 @@ export interface components {
         Prices: {
             /**
              * Cached Prefill
-             * @description Prompt tokens taken from the prefix cache.
+             * @description Prompt tokens from the prefix cache.
              */
             cached_prefill: number | string | components["schemas"]["PriceEntry"][];
             /**
              * Cold Load
-             * @description Loads of an adapter that was in neither device nor host memory. The unit is one load: "50" is 0.00005 each.
+             * @description Adapter loads from the object store (the adapter was in neither device nor host memory). The unit is one load: "50" is 0.00005 per load.
              * @default [
              *       {
              *         "from": 0,
@@ -8357,7 +8425,7 @@ export interface components {
             cold_load: number | string | components["schemas"]["PriceEntry"][];
             /**
              * Device Residency
-             * @description An adapter in device memory. The unit is a kB second, so a million of them are a GB-second (10^9 byte seconds): the price is that of one GB-second. It has no class.
+             * @description An adapter in device memory. The unit is one kB-second, so the price of a million units is the price of one GB-second (10^9 byte-seconds). It has no class.
              * @default [
              *       {
              *         "from": 0,
@@ -8379,12 +8447,12 @@ export interface components {
             host_residency: number | string | components["schemas"]["PriceEntry"][];
             /**
              * Output
-             * @description Tokens that were generated.
+             * @description Generated tokens.
              */
             output: number | string | components["schemas"]["PriceEntry"][];
             /**
              * Stored
-             * @description Adapters in the object store. The unit is a kB hour, so the price is that of one GB-hour. It has no class.
+             * @description Adapters in the object store. The unit is one kB-hour, so the price of a million units is the price of one GB-hour. It has no class.
              * @default [
              *       {
              *         "from": 0,
@@ -8395,13 +8463,13 @@ export interface components {
             stored: number | string | components["schemas"]["PriceEntry"][];
             /**
              * Uncached Prefill
-             * @description Prompt tokens that were computed.
+             * @description Prompt tokens that were computed (not cached).
              */
             uncached_prefill: number | string | components["schemas"]["PriceEntry"][];
         };
         /**
          * PriceTier
-         * @description Of a month's quantity from `from` on.
+         * @description The price from the quantity `from` of a month on.
          */
         PriceTier: {
             /** From */
@@ -8411,8 +8479,8 @@ export interface components {
         };
         /**
          * PriceVersion
-         * @description `per_million` has a string where one price holds for all, else a list by class and tier; a
-         *     meter that is missing has no price, and its usage waits.
+         * @description `per_million` is a string if one price applies to all, else a list by class and tier. A meter
+         *     that is missing has no price, and its usage waits for one.
          */
         PriceVersion: {
             /** Adapter */
@@ -8451,13 +8519,13 @@ export interface components {
         };
         /**
          * PriceVersionCreate
-         * @description A new price list, from `effective_from` until the next one of the same scope; without
-         *     `effective_from` from now on. It may not begin where usage of its scope has been rated.
+         * @description A new price list, in force from `effective_from` (default: now) until the next list of the
+         *     same scope. It cannot begin before usage of its scope that has been rated.
          */
         PriceVersionCreate: {
             /**
              * Adapter
-             * @description An adapter's id; the list is then its owner's.
+             * @description An adapter's id; the list then applies to its owner only.
              */
             adapter?: string | null;
             /**
@@ -8469,13 +8537,13 @@ export interface components {
             effective_from?: string | null;
             /**
              * Included
-             * @description What is taken off a month's usage, likewise.
+             * @description Amount of usage included per month, deducted from the invoice; taken from the same list.
              * @default 0
              */
             included: number | string;
             /**
              * Minimum
-             * @description What a month's invoice comes to at least. Of the list without model and adapter that holds at the month's end.
+             * @description Minimum amount of a month's invoice. Taken from the list without model and adapter that is in force at the end of the month.
              * @default 0
              */
             minimum: number | string;
@@ -8489,7 +8557,7 @@ export interface components {
             plan?: string | null;
             /**
              * Tenant
-             * @description A tenant's id: its own agreement.
+             * @description A tenant's id: the list is this tenant's own agreement.
              */
             tenant?: string | null;
         };
@@ -8515,8 +8583,8 @@ export interface components {
         };
         /**
          * PriceVersionListed
-         * @description With the names of its tenant and adapter, if it is of one. `no` is what invoices' lines call
-         *     `price_version`.
+         * @description With the names of its tenant and adapter, if it has them. `no` is the number that invoice
+         *     lines call `price_version`.
          */
         PriceVersionListed: {
             /** Adapter */
@@ -8566,7 +8634,8 @@ export interface components {
         };
         /**
          * ProbePrompts
-         * @description PUT body: what versions of this adapter are asked. An empty list: what every adapter is.
+         * @description PUT body: the probe prompts for versions of this adapter. An empty list: the default
+         *     prompts.
          */
         ProbePrompts: {
             /** Prompts */
@@ -8592,9 +8661,10 @@ export interface components {
         };
         /**
          * ProbingView
-         * @description How far the probes of adapters are, and what they take. `share` is of one core's time in the
-         *     last minutes; `most_share` its limit, null while nobody else is served. `done_in_s` is a guess
-         *     from the versions that were asked, null before the first. `summary` says it in a line.
+         * @description Progress of the probes of adapters, and what they use. `share` is the fraction of one CPU
+         *     core used in the last minutes; `most_share` its limit, null while no requests are served.
+         *     `done_in_s` is an estimate from the versions probed so far, null before the first. `summary` is
+         *     one line of text.
          */
         ProbingView: {
             /** Done In S */
@@ -8620,7 +8690,7 @@ export interface components {
         };
         /**
          * Problem
-         * @description One reason for a rejection. `field` names the place: a config key, a tensor, the file.
+         * @description One reason for a rejection. `field` says where: a config key, a tensor, or the file.
          */
         Problem: {
             /** Code */
@@ -8643,8 +8713,8 @@ export interface components {
         };
         /**
          * ProcessView
-         * @description `outages` names its work that fails, and why; `restarts`, of a supervisor, how often each of
-         *     its parts died and was started again.
+         * @description `outages` maps each failing task to the reason; `restarts` (of a supervisor) says how often
+         *     each of its processes died and was restarted.
          */
         ProcessView: {
             /** Host */
@@ -8678,8 +8748,8 @@ export interface components {
         };
         /**
          * ProfileBody
-         * @description Whom a tenant's invoices are for; the next ones, for what is final stays. What is not said
-         *     becomes empty.
+         * @description The recipient of a tenant's invoices, effective with the next ones; final invoices do not
+         *     change. Absent fields become empty.
          */
         ProfileBody: {
             /**
@@ -8705,8 +8775,8 @@ export interface components {
         };
         /**
          * PromptLogprob
-         * @description Of one token at one place of a prompt. `rank` is 1 for the likeliest, and null for a token of
-         *     the prompt beyond those that were asked for.
+         * @description One token at one position of a prompt. `rank` is 1 for the most likely token; null for a
+         *     prompt token that is outside the requested number of alternatives.
          */
         PromptLogprob: {
             /** Decoded Token */
@@ -8735,7 +8805,7 @@ export interface components {
         };
         /**
          * RateLimit
-         * @description `limit` null: not limited. `remaining` and `reset_ms` are of this moment.
+         * @description `limit` is null if there is no limit. `remaining` and `reset_ms` are as of now.
          */
         RateLimit: {
             /** Limit */
@@ -8749,7 +8819,7 @@ export interface components {
         };
         /**
          * Readiness
-         * @description `warnings` tell of what does not keep requests from being served and wants looking at.
+         * @description `warnings` lists problems that do not stop requests from being served, but need attention.
          */
         Readiness: {
             /** Reason */
@@ -8777,7 +8847,7 @@ export interface components {
         };
         /**
          * Receipt
-         * @description What was asked for, what ran and what it costs, signed; `tenora receipt verify` checks it.
+         * @description What was requested, what ran and what it costs, signed; `tenora receipt verify` verifies it.
          *     Amounts are exact decimal strings. `prices` are the price versions by which it was rated.
          */
         Receipt: {
@@ -8831,9 +8901,10 @@ export interface components {
         };
         /**
          * Reconciliation
-         * @description What is kept and not billed, in all and the newest of it. `settled`: there is none. Beside
-         *     it the budgets that had been counted wrong, of a day; whether the layers of the books agreed
-         *     when they were last compared as a whole, and what was found; and the canary's last round.
+         * @description Usage that is stored and not billed: totals, and the newest of it. `settled` is true if there
+         *     is none. Also the budget counters corrected in the last day; whether the layers of the books
+         *     agreed at the last full reconciliation, and its findings; and the last round of synthetic
+         *     checks.
          */
         Reconciliation: {
             /** Agrees */
@@ -8977,10 +9048,10 @@ export interface components {
         };
         /**
          * RequestItem
-         * @description One request in a list. `amount` is an exact decimal string of what has a price, null where
-         *     its parts have prices in several currencies. Times are in ms, from when it came; of several
-         *     sequences those of the slowest. `queue_ms` is until it first ran, `adapter_load_ms` a part of
-         *     it.
+         * @description One request in a list. `amount` is an exact decimal string over the parts that have a price,
+         *     null if their prices are in several currencies. Times are in ms from its arrival; of several
+         *     sequences, those of the slowest. `queue_ms` is the time until it first ran, of which
+         *     `adapter_load_ms` is a part.
          */
         RequestItem: {
             /**
@@ -9010,7 +9081,7 @@ export interface components {
             cached_tokens: number;
             /**
              * Class
-             * @description That served its first sequence
+             * @description The class that served its first sequence
              */
             class: string;
             /** Currency */
@@ -9019,7 +9090,7 @@ export interface components {
             duration_ms: number;
             /**
              * Finish Reason
-             * @description Of its worst sequence
+             * @description The finish reason of its worst sequence
              * @enum {string}
              */
             finish_reason: "stop" | "length" | "abort" | "error";
@@ -9032,7 +9103,7 @@ export interface components {
             id: string;
             /**
              * Kind
-             * @description chatcmpl, cmpl, ...: as its id begins
+             * @description How its id starts: chatcmpl, cmpl, ...
              */
             kind: string;
             /**
@@ -9119,7 +9190,7 @@ export interface components {
         };
         /**
          * Resent
-         * @description How many dead letters are sent again.
+         * @description `resent` is the number of dead deliveries that are sent again.
          */
         Resent: {
             /**
@@ -9375,9 +9446,9 @@ export interface components {
         };
         /**
          * Result
-         * @description Of one subject. `score` is the share of items that passed with Wilson's 95% interval; for
-         *     loglikelihood the mean of the items' sums, higher is better, with the normal interval. Items
-         *     with an `error` did not pass, and have no loglikelihood.
+         * @description The result of one version. `score` is the share of items that passed, with Wilson's 95%
+         *     interval; for loglikelihood it is the mean over the items, higher is better, with the normal
+         *     interval. An item with an `error` counts as not passed, and has no loglikelihood.
          */
         Result: {
             /** Answered */
@@ -9416,8 +9487,9 @@ export interface components {
         };
         /**
          * Rollout
-         * @description `held`: it neither goes on nor back, and why. `numbers` are of now while it runs (null: Redis
-         *     does not answer), and those that decided where it was rolled back.
+         * @description `held`: the rollout is paused, neither advancing nor rolling back, and why. `numbers` are
+         *     current while it runs (null: Redis does not answer); after an automatic rollback they are those
+         *     that caused it.
          */
         Rollout: {
             /** Alias */
@@ -9487,7 +9559,8 @@ export interface components {
         };
         /**
          * RolloutNumbers
-         * @description The version beside those before it, in the last minute, or ten where one has too few.
+         * @description The version beside the earlier versions, over the last minute, or the last ten if one has too
+         *     few requests.
          */
         RolloutNumbers: {
             before: components["schemas"]["Numbers"];
@@ -9495,7 +9568,7 @@ export interface components {
         };
         /**
          * Rotation
-         * @description `overlap_s`: for how long the secret so far stays good beside the new one.
+         * @description `overlap_s`: how long the previous secret stays valid, in seconds.
          */
         Rotation: {
             /**
@@ -9560,9 +9633,10 @@ export interface components {
         };
         /**
          * RunBody
-         * @description `period` is a month, "2026-11"; without it the last one that is over. `draft` true: drafts,
-         *     which may be made anew; false: final ones now; not said: final once the days of grace are over,
-         *     drafts before. `after`: where a run before this one stopped (`next_after`).
+         * @description `period` is a month such as "2026-11"; default: the last full month. `draft` true: make
+         *     drafts, which can be made again; false: make final invoices now; absent: final invoices once the
+         *     grace period has passed, drafts before. `after`: continue where an earlier run stopped
+         *     (`next_after`).
          */
         RunBody: {
             /**
@@ -9579,8 +9653,9 @@ export interface components {
         };
         /**
          * RunCreate
-         * @description What to look at. `full` (the default) is every event; `recent` the days that are not over and
-         *     those whose sums have moved since they were found right. Days are UTC and inclusive.
+         * @description What to reconcile. `full` (the default) is every event; `recent` is the days that have not
+         *     ended, and those whose sums have changed since they were last found correct. Days are UTC and
+         *     inclusive.
          */
         RunCreate: {
             /** First */
@@ -9625,9 +9700,9 @@ export interface components {
         };
         /**
          * Sample
-         * @description One prompt, what the base model and the version answer to it (greedy), and how far their
-         *     next-token distributions are apart at each of the first tokens of the base's answer: a lower
-         *     bound in nats of KL(base || version).
+         * @description One prompt, the greedy answers of the base model and of the version, and how far their
+         *     next-token distributions are apart at each of the first tokens of the base model's answer: a
+         *     lower bound in nats of KL(base || version).
          */
         Sample: {
             /** Answer */
@@ -9641,8 +9716,8 @@ export interface components {
         };
         /**
          * SequenceWaits
-         * @description `queue_ms` until it first ran, `parts` of it and of what it waited after it had run, the
-         *     largest first. Null where they are not kept: brief waits, and old ones.
+         * @description `queue_ms` is the time until it first ran; `parts` are the causes of that and of later waits,
+         *     largest first. Null if they are not stored: for short waits, and old ones.
          */
         SequenceWaits: {
             /** Parts */
@@ -9654,7 +9729,7 @@ export interface components {
         };
         /**
          * ServedVersion
-         * @description `weight` is the percentage of the callers that it answers.
+         * @description `weight` is the percentage of callers that this version answers.
          */
         ServedVersion: {
             /** Bytes */
@@ -9677,8 +9752,8 @@ export interface components {
         };
         /**
          * Serving
-         * @description What the name alone runs on now, the heaviest first: by the alias `prod` if there is one,
-         *     else the newest active version (`alias` null). Empty: requests get 404.
+         * @description What requests for the plain name run on now, highest weight first: the targets of the alias
+         *     `prod` if it exists, else the newest active version (`alias` null). Empty: requests get 404.
          */
         Serving: {
             /** Alias */
@@ -9749,7 +9824,8 @@ export interface components {
         };
         /**
          * SessionTenant
-         * @description `role` null: by a key. `reads`: of what kind one may see, `scopes`: change and use.
+         * @description `role` is null for a session of a key. `reads` lists what may be read, `scopes` what may be
+         *     changed and used.
          */
         SessionTenant: {
             /** Id */
@@ -9770,8 +9846,8 @@ export interface components {
         };
         /**
          * SessionView
-         * @description Who is signed in, and as what. `csrf_token` goes into the header x-csrf-token of every
-         *     request that is no GET; `x-tenora-tenant` says which tenant is meant where there are several.
+         * @description Who is signed in, and with which role. Send `csrf_token` in the header x-csrf-token of every
+         *     request except GET; `x-tenora-tenant` selects the tenant if there are several.
          */
         SessionView: {
             /**
@@ -9808,8 +9884,8 @@ export interface components {
         };
         /**
          * SettingsBody
-         * @description Who sends invoices; what is not said stays. Prefixes hold for the numbers to come.
-         *     `automatic`: a worker makes a month's invoices final when its days of grace are over.
+         * @description Who sends invoices; absent fields stay as they are. Prefixes apply to future numbers.
+         *     `automatic`: a worker makes a month's invoices final when the grace period has passed.
          */
         SettingsBody: {
             /** Address */
@@ -9833,7 +9909,8 @@ export interface components {
         };
         /**
          * Shadow
-         * @description A copy of `percent` of an alias' requests runs on `version`; its answers are not sent.
+         * @description Shadow traffic: a copy of `percent` of an alias's requests also runs on `version`; those
+         *     answers are not sent to the client.
          */
         Shadow: {
             /** Percent */
@@ -9843,8 +9920,8 @@ export interface components {
         };
         /**
          * ShadowAnswer
-         * @description What was sent beside what the shadow answered (null: it failed, by `error`). Only of a
-         *     `greedy` request (temperature 0) can one expect that both are `equal`.
+         * @description The answer that was sent, beside the shadow's (null: it failed with `error`). Only for a
+         *     `greedy` request (temperature 0) can both be expected to be `equal`.
          */
         ShadowAnswer: {
             answer: components["schemas"]["ComparedAnswer"];
@@ -9878,8 +9955,8 @@ export interface components {
         };
         /**
          * ShadowReport
-         * @description `shadow` is what runs now (null: nothing); `summary` of each version that ran, newest first;
-         *     `data` the answers, newest first.
+         * @description `shadow` is the current shadow traffic (null: none); `summary` has each version that ran,
+         *     newest first; `data` has the answers, newest first.
          */
         ShadowReport: {
             /** Alias */
@@ -9909,7 +9986,7 @@ export interface components {
         };
         /**
          * ShadowSummary
-         * @description Of what is kept of this version: a thousand answers of an alias at the most.
+         * @description Over the stored answers of this version: at most a thousand answers per alias.
          */
         ShadowSummary: {
             answer: components["schemas"]["ShadowMedians"];
@@ -9929,8 +10006,8 @@ export interface components {
         };
         /**
          * ShareView
-         * @description `service_share` of all service in its class, `weight_share` of the weights of those who were
-         *     served or waited in it; null where the weight is not known.
+         * @description `service_share` is the share of all service in its class, `weight_share` the share of the
+         *     weights of all tenants that were served or waited in it; null if the weight is not known.
          */
         ShareView: {
             /** Service Share */
@@ -9946,12 +10023,12 @@ export interface components {
             tenant_name: string | null;
             /**
              * Waited S
-             * @description Behind other tenants, in the queue or for their memory
+             * @description Seconds waited because of other tenants, in the queue or for memory
              */
             waited_s: number;
             /**
              * Weight
-             * @description As it is now
+             * @description As of now
              */
             weight: number | null;
             /** Weight Share */
@@ -9959,7 +10036,7 @@ export interface components {
         };
         /**
          * SignedOut
-         * @description `provider_url`: where the provider's own session can be ended.
+         * @description `provider_url` is where to end the provider's own session.
          */
         SignedOut: {
             /**
@@ -9973,7 +10050,8 @@ export interface components {
         };
         /**
          * SigningKey
-         * @description `signs_from`: until then another one signs. `can_sign`: its private part is still there.
+         * @description `signs_from`: another key signs until then. `can_sign`: its private part is still
+         *     available.
          */
         SigningKey: {
             /** Can Sign */
@@ -10022,8 +10100,8 @@ export interface components {
         /**
          * Stage
          * @description `percent` of the requests go to the version until `after_s` seconds have passed and it has
-         *     answered `after_requests` in this stage, whichever are said. The last stage is watched for as
-         *     long, a minute if it says nothing; then the roll-out is complete.
+         *     answered `after_requests` in this stage (each if set). The last stage is watched in the same way
+         *     (for a minute if neither is set); then the rollout is complete.
          */
         Stage: {
             /** After Requests */
@@ -10035,8 +10113,8 @@ export interface components {
         };
         /**
          * StorageCost
-         * @description Of 30 days in the object store, by the list in force now for this adapter: bytes x 720 h,
-         *     from the first unit of the month on where the list has tiers.
+         * @description The cost of 30 days in the object store, by the price list in force now for this adapter:
+         *     bytes x 720 h, starting in the first tier of the month.
          */
         StorageCost: {
             /** Amount */
@@ -10052,8 +10130,8 @@ export interface components {
         };
         /**
          * StreamOptions
-         * @description `include_usage` asks for a last chunk with the usage of the whole request,
-         *     `continuous_usage_stats` for the usage so far in every chunk.
+         * @description `include_usage` adds a last chunk with the usage of the whole request,
+         *     `continuous_usage_stats` the usage so far to every chunk.
          */
         StreamOptions: {
             /**
@@ -10092,13 +10170,23 @@ export interface components {
             /** Regex */
             regex?: string | null;
         };
-        /** Tenant */
+        /**
+         * Tenant
+         * @description `deleted_at`: suspended since, and to be erased `erase_after`, until when it can be
+         *     restored.
+         */
         Tenant: {
             /**
              * Created At
              * Format: date-time
              */
             created_at: string;
+            /** Deleted At */
+            deleted_at?: string | null;
+            /** Erase After */
+            erase_after?: string | null;
+            /** Erased At */
+            erased_at?: string | null;
             /** Id */
             id: string;
             /** Name */
@@ -10128,7 +10216,7 @@ export interface components {
         };
         /**
          * TenantAccount
-         * @description One tenant's account of the name that was asked for.
+         * @description One tenant's balance of the requested account.
          */
         TenantAccount: {
             /** Account */
@@ -10159,7 +10247,7 @@ export interface components {
         };
         /**
          * TenantAccounts
-         * @description `totals`: of all of them, by currency; debit is above 0.
+         * @description `totals`: the sums over all tenants, by currency; debits are positive.
          */
         TenantAccounts: {
             /** Data */
@@ -10186,7 +10274,7 @@ export interface components {
         };
         /**
          * TenantChange
-         * @description What is absent stays as it is.
+         * @description Absent fields stay as they are.
          */
         TenantChange: {
             /** Name */
@@ -10202,7 +10290,7 @@ export interface components {
         };
         /**
          * TenantCosts
-         * @description `id` is the tenant's. `unrated_events` wait for a price, and are in no amount.
+         * @description `id` is the tenant's. `unrated_events` have no price yet, and are in no amount.
          */
         TenantCosts: {
             budget: components["schemas"]["MonthBudget"] | null;
@@ -10230,7 +10318,7 @@ export interface components {
         };
         /**
          * TenantCostsPage
-         * @description `month` with `start` and `end` (exclusive); `total`: how many tenants fit in all.
+         * @description `month` with its `start` and `end` (exclusive); `total` is the number of matching tenants.
          */
         TenantCostsPage: {
             /** Data */
@@ -10267,8 +10355,8 @@ export interface components {
         };
         /**
          * TenantCreate
-         * @description A name is a label, and two tenants may have one. `if_name_exists: "refuse"` makes that 409
-         *     `tenant_name_exists`, which names those that have it.
+         * @description A name is a label, and two tenants may have the same one. With `if_name_exists: "refuse"`
+         *     that is 409 `tenant_name_exists`, which names the others.
          */
         TenantCreate: {
             /**
@@ -10344,9 +10432,9 @@ export interface components {
         };
         /**
          * TenantListed
-         * @description `spend_month`: what it has used since the month (UTC) began, by currency, in exact decimal
-         *     strings; `unrated_events` of it wait for a price. `requests_today`: those that have ended since
-         *     midnight, UTC.
+         * @description `spend_month` is the spend of the current month (UTC) by currency, as exact decimal strings,
+         *     without `unrated_events`, which wait for a price. `requests_today` counts requests finished
+         *     since midnight UTC.
          */
         TenantListed: {
             /**
@@ -10354,6 +10442,12 @@ export interface components {
              * Format: date-time
              */
             created_at: string;
+            /** Deleted At */
+            deleted_at?: string | null;
+            /** Erase After */
+            erase_after?: string | null;
+            /** Erased At */
+            erased_at?: string | null;
             /** Id */
             id: string;
             /** Name */
@@ -10391,9 +10485,9 @@ export interface components {
         };
         /**
          * TenantMemory
-         * @description What a tenant (or trust group) holds against its share: nobody takes of the first
-         *     `min_pages`, and beyond `max_pages` it lives on what nobody else needs; null without a share.
-         *     `evictable` and `pinned` are of its share's pages, null without.
+         * @description What a tenant (or trust group) holds against its share. Nobody can take its first
+         *     `min_pages`; above `max_pages` it only keeps what nobody else needs; both null without a share.
+         *     `evictable` and `pinned` count pages of its share; null without a share.
          */
         TenantMemory: {
             /** Adapter */
@@ -10419,7 +10513,7 @@ export interface components {
         };
         /**
          * TenantPage
-         * @description `total`: how many tenants fit what was asked for.
+         * @description `total` is the number of matching tenants.
          */
         TenantPage: {
             /** Data */
@@ -10444,7 +10538,7 @@ export interface components {
         };
         /**
          * TenantPages
-         * @description Pages of one tenant (or trust group); `tenant_id` null when no tenant has the namespace.
+         * @description Pages of one tenant (or trust group); `tenant_id` is null if no tenant has the namespace.
          */
         TenantPages: {
             /** Cached Kv */
@@ -10460,7 +10554,7 @@ export interface components {
         };
         /**
          * TenantPreview
-         * @description `before` and `after` are of the usage alone.
+         * @description `before` and `after` are usage only.
          */
         TenantPreview: {
             /** After */
@@ -10488,7 +10582,7 @@ export interface components {
         };
         /**
          * TenantPrice
-         * @description `announced` is one that has not begun yet.
+         * @description `announced`: it is not in force yet.
          */
         TenantPrice: {
             /** Adapter */
@@ -10543,7 +10637,8 @@ export interface components {
         };
         /**
          * TenantService
-         * @description Of one tenant; `tenant_id` null stands for all that the metrics do not tell apart.
+         * @description The service of one tenant; `tenant_id` null stands for all tenants that the metrics do not
+         *     tell apart.
          */
         TenantService: {
             /** Finished */
@@ -10565,8 +10660,8 @@ export interface components {
         };
         /**
          * TenantSettings
-         * @description What a tenant has chosen for itself. `keep_contents_days` null: no prompt and no answer is
-         *     kept. `draft_from_answers`: its answers draft its own later ones.
+         * @description The tenant's own settings. `keep_contents_days` null: prompts and answers are not kept.
+         *     `draft_from_answers`: its answers are used as drafts for its later ones.
          */
         TenantSettings: {
             /** Draft From Answers */
@@ -10582,7 +10677,8 @@ export interface components {
         };
         /**
          * TenantSettingsChange
-         * @description What is absent stays as it is. `delete_kept_contents`: all that is kept so far, now.
+         * @description Absent fields stay as they are. `delete_kept_contents`: delete everything kept so far,
+         *     now.
          */
         TenantSettingsChange: {
             /**
@@ -10691,7 +10787,7 @@ export interface components {
         };
         /**
          * TextLogprobs
-         * @description The completions API's parallel lists. Alternatives are keyed by their text.
+         * @description The parallel arrays of OpenAI's completions API. Alternatives are keyed by their text.
          */
         TextLogprobs: {
             /** Text Offset */
@@ -10741,10 +10837,10 @@ export interface components {
         };
         /**
          * TimeSeries
-         * @description `values` has one for each of the answer's times; null: nothing is known, or there was none to
-         *     speak of (a quantile without requests). Of parts (`unit` part), `met` and `promised` are what it
-         *     is a part of; of quantiles `counts` how many there were. `target_ms` is what the plans of all
-         *     that it is about promise now, null where they differ or promise nothing.
+         * @description `values` has one value per time of the answer; null if it is not known, or has no data (a
+         *     quantile without requests). For fractions (`unit` part), `met` and `promised` are its numerator
+         *     and denominator; for quantiles `counts` is the number of observations. `target_ms` is the
+         *     current target of the plans concerned; null if they differ or have none.
          */
         TimeSeries: {
             /** Adapter */
@@ -10779,9 +10875,9 @@ export interface components {
         };
         /**
          * TimeSeriesAnswer
-         * @description `times` are the beginnings of steps of `step_s` seconds, as unix time; the last may still
-         *     run. `total` is how many series there are of a metric that was cut to `limit`. `sums`: of each
-         *     metric that can be summed and has a series.
+         * @description `times` are the starts of steps of `step_s` seconds, as Unix time; the last step may still be
+         *     in progress. `total` is the number of series of a metric that was cut to `limit`. `sums` has
+         *     each metric that can be summed and has a series.
          */
         TimeSeriesAnswer: {
             /** End */
@@ -10809,9 +10905,9 @@ export interface components {
         };
         /**
          * TimeSeriesSum
-         * @description A metric over all times and all its series, also those that `limit` left out (by adapter and
-         *     version of the 200 largest): of counts and tokens `value`, null where nothing is known; of parts
-         *     what was `met` of what was `promised`.
+         * @description A metric over all times and all series, including those left out by `limit` (by adapter and
+         *     version, of the 200 largest): `value` for counts and tokens, null if not known; `met` of
+         *     `promised` for fractions.
          */
         TimeSeriesSum: {
             /** Met */
@@ -10835,8 +10931,8 @@ export interface components {
         };
         /**
          * TokenizeRequest
-         * @description POST /v1/tokenize: a `prompt`, or the `messages` of a chat, which become tokens exactly as
-         *     for an answer. `add_special_tokens` is true for a prompt and false for a chat unless said.
+         * @description POST /v1/tokenize: a `prompt`, or the `messages` of a chat, tokenized exactly as for an
+         *     answer. `add_special_tokens` defaults to true for a prompt and to false for a chat.
          */
         TokenizeRequest: {
             /** Add Generation Prompt */
@@ -10870,7 +10966,7 @@ export interface components {
         };
         /**
          * Tokens
-         * @description `token_strs` only where `return_token_strs` asked for them.
+         * @description `token_strs` is present only if `return_token_strs` was true.
          */
         Tokens: {
             /** Count */
@@ -10911,7 +11007,7 @@ export interface components {
         };
         /**
          * ToolCallMade
-         * @description One call in an answer.
+         * @description One tool call in an answer.
          */
         ToolCallMade: {
             function: components["schemas"]["FunctionMade"];
@@ -10998,7 +11094,7 @@ export interface components {
         };
         /**
          * UnratedEvent
-         * @description An event that is stored and waits for a price. `x_request_id` is the HTTP answer's header.
+         * @description A stored event that waits for a price. `x_request_id` is the header of the HTTP answer.
          */
         UnratedEvent: {
             /** Event Id */
@@ -11019,7 +11115,8 @@ export interface components {
         };
         /**
          * Upload
-         * @description `pending` takes parts, `completed` may stand for `weights` once, others are finished.
+         * @description `pending` accepts parts, `completed` can be used once in place of `weights`; all other states
+         *     are final.
          */
         Upload: {
             /** Bytes */
@@ -11063,7 +11160,8 @@ export interface components {
         };
         /**
          * UploadCreate
-         * @description `bytes` is the size of the whole file; `sha256` (hex) is checked when it is complete.
+         * @description `bytes` is the size of the whole file; `sha256` (hex) is verified when the upload is
+         *     completed.
          */
         UploadCreate: {
             /** Bytes */
@@ -11095,7 +11193,7 @@ export interface components {
         };
         /**
          * Usage
-         * @description Tokens of the whole request, as the engine metered them (summed over n).
+         * @description Tokens of the whole request, summed over its `n` choices, as metered by the engine.
          */
         Usage: {
             /** Completion Tokens */
@@ -11138,7 +11236,7 @@ export interface components {
         };
         /**
          * UsageCosts
-         * @description What it cost, by currency, as GET /v1/costs has it; sequences that wait for a price are in no
+         * @description The cost by currency, as in GET /v1/costs; sequences that wait for a price are in no
          *     amount.
          */
         UsageCosts: {
@@ -11149,8 +11247,8 @@ export interface components {
         };
         /**
          * UsagePage
-         * @description `groups`: each group's over all buckets of this page, the greatest first by `top_by`, the
-         *     others last; `total`: all of them.
+         * @description `groups`: the sums of each group over all buckets of this page, the largest by `top_by`
+         *     first, and all others last; `total`: the sum over everything.
          */
         UsagePage: {
             /** Data */
@@ -11171,10 +11269,10 @@ export interface components {
         };
         /**
          * UsageResult
-         * @description Tokens of finished sequences. `prompt_tokens` = cached + uncached. A request has a sequence
-         *     for each of its prompts, `n` times. `costs`: where `include=costs` was asked for; then there are
-         *     also results of what was only held, such as adapters in memory, without any tokens. `others`:
-         *     how many groups are together in this one, where `top` was asked for.
+         * @description Tokens of finished sequences. `prompt_tokens` = cached + uncached. A request has `n`
+         *     sequences for each of its prompts. `costs` is present with `include=costs`; then there are also
+         *     results without tokens, for adapters in memory and storage. `others` is the number of groups
+         *     combined in this result, if `top` was given.
          */
         UsageResult: {
             /** Adapter */
@@ -11209,7 +11307,7 @@ export interface components {
         };
         /**
          * ValidationReport
-         * @description Accepted when `problems` is empty; warnings never reject. At most 100 problems are kept.
+         * @description Accepted if `problems` is empty; `warnings` never reject. At most 100 problems are kept.
          */
         ValidationReport: {
             facts?: components["schemas"]["AdapterFacts"] | null;
@@ -11228,8 +11326,9 @@ export interface components {
         };
         /**
          * VersionChange
-         * @description PATCH body. `deprecated`: it serves, and its answers carry a warning; `revoked`: nothing new
-         *     runs on it anywhere, for ever, and its content is given back. `reason` goes to the audit log.
+         * @description PATCH body. `deprecated`: it is still served, and its answers carry a warning. `revoked`: no
+         *     new request runs on it anywhere, permanently, and its content is deleted. `reason` goes to the
+         *     audit log.
          */
         VersionChange: {
             /** Reason */
@@ -11273,7 +11372,7 @@ export interface components {
         };
         /**
          * WaitList
-         * @description Whole minutes: those that begin in the range and the one that `start` is in.
+         * @description Whole minutes: those that begin in the range, and the one that contains `start`.
          */
         WaitList: {
             /** Data */
@@ -11311,8 +11410,8 @@ export interface components {
         };
         /**
          * WaitView
-         * @description What is not grouped by is null, as is an `other_id` where it was no other tenant's doing.
-         *     "other" stands for all tenants that the metrics do not tell apart.
+         * @description Fields that the query did not group by are null, and so is `other_id` if no other tenant
+         *     caused the wait. "other" stands for all tenants that the metrics do not tell apart.
          */
         WaitView: {
             /** Cause */
@@ -11327,7 +11426,7 @@ export interface components {
             seconds: number;
             /**
              * Sequences
-             * @description That waited a millisecond of it at least
+             * @description Number of requests that waited at least one millisecond for this
              */
             sequences: number;
             /** Tenant Id */
@@ -11337,7 +11436,8 @@ export interface components {
         };
         /**
          * WebhookDelivery
-         * @description `webhook-id` is the event's id. `next_at`: when it is tried again; null when it is not.
+         * @description `webhook-id` is the event's id. `next_at` is the time of the next attempt; null if there is
+         *     none.
          */
         WebhookDelivery: {
             /** Attempts */
@@ -11575,9 +11675,9 @@ export interface operations {
     admin_list_admin_keys: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -11708,25 +11808,25 @@ export interface operations {
     audit_list_entries: {
         parameters: {
             query?: {
-                /** @description Only this one, or those that begin so: api_key.create, api_key.* */
+                /** @description Only entries with this action; `api_key.*` matches every action with that prefix */
                 action?: string | null;
-                /** @description Only by this one, such as person:person_... */
+                /** @description Only entries by this actor, such as person:person_... */
                 actor?: string | null;
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Before this */
+                /** @description Only entries before this time */
                 end?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only the operator's chain */
+                /** @description Only the operator's own entries (those of no tenant) */
                 operator?: boolean;
-                /** @description By time */
+                /** @description Order by time */
                 order?: "asc" | "desc";
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description From here on */
+                /** @description Only entries at or after this time */
                 start?: string | null;
-                /** @description Only on this one, by its id */
+                /** @description Only entries about the target with this id */
                 target?: string | null;
                 tenant_id?: string | null;
             };
@@ -11759,9 +11859,9 @@ export interface operations {
     audit_export: {
         parameters: {
             query?: {
-                /** @description Only the operator's chain */
+                /** @description Only the operator's own entries (those of no tenant) */
                 operator?: boolean;
-                /** @description Only this tenant's chain */
+                /** @description Only entries of the tenant with this id */
                 tenant_id?: string | null;
             };
             header?: never;
@@ -11882,19 +11982,19 @@ export interface operations {
     usage_get_all_costs: {
         parameters: {
             query?: {
-                /** @description The length of a bucket, in UTC */
+                /** @description Length of a time bucket, in UTC */
                 bucket?: "1h" | "1d" | "1mo";
-                /** @description Before this; default: now */
+                /** @description End of the period (exclusive); default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
+                /** @description Group by any of adapter, adapter_version, api_key, model, tier, kind (comma-separated) */
                 group_by?: string | null;
-                /** @description How many buckets at most */
+                /** @description Maximum number of buckets to return */
                 limit?: number;
-                /** @description `next_page` of the answer before */
+                /** @description `next_page` of the previous answer */
                 page?: string | null;
-                /** @description From here on; default: the current month's first day */
+                /** @description Start of the period; default: the first day of the current month */
                 start?: string | null;
-                /** @description Only this tenant's (id) */
+                /** @description Only the tenant with this id */
                 tenant?: string | null;
             };
             header?: never;
@@ -11926,23 +12026,23 @@ export interface operations {
     usage_list_tenant_costs: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Which one `spend` compares */
+                /** @description The currency that the sort order `spend` uses */
                 currency?: string;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Such as 2026-11, in UTC; absent: the one that runs */
+                /** @description A month such as 2026-11, in UTC; default: the current one */
                 month?: string | null;
-                /** @description On this plan */
+                /** @description Only tenants on this plan */
                 plan?: string | null;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description By what; with - the other way round. `spend` compares what was spent this month in `currency`, `requests` those of today. */
+                /** @description Sort order; '-' in front means descending. `spend` sorts by what was spent this month in `currency`, `requests` by the requests of today. */
                 sort?: "created" | "-created" | "name" | "-name" | "spend" | "-spend" | "requests" | "-requests";
-                /** @description Of this status */
+                /** @description Only tenants with this status */
                 status?: ("active" | "suspended") | null;
-                /** @description Only this tenant's (id) */
+                /** @description Only the tenant with this id */
                 tenant?: string | null;
             };
             header?: never;
@@ -11974,11 +12074,11 @@ export interface operations {
     credits_list_all_credits: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
             };
             header?: never;
@@ -12039,13 +12139,13 @@ export interface operations {
     admin_list_adapter_places: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Begin of the adapter's or tenant's name */
+                /** @description Only adapters whose name, or whose tenant's name, starts with this */
                 q?: string | null;
-                /** @description Only those whose best tier is this */
+                /** @description Only adapters whose best tier is this one */
                 tier?: ("device" | "host" | "shared" | "store") | null;
             };
             header?: never;
@@ -12077,7 +12177,7 @@ export interface operations {
     admin_read_pages: {
         parameters: {
             query?: {
-                /** @description A tenant's id: what would go next if it needed room */
+                /** @description A tenant's id (tenant_...), not its name: show what would be evicted next if this tenant needed memory */
                 for_tenant?: string | null;
             };
             header?: never;
@@ -12109,7 +12209,7 @@ export interface operations {
     admin_read_page_history: {
         parameters: {
             query?: {
-                /** @description Unix seconds: give the arena as it was then, too */
+                /** @description Unix time in seconds: also return the arena as it was then */
                 at?: number | null;
             };
             header?: never;
@@ -12141,7 +12241,7 @@ export interface operations {
     live_stream_all_events: {
         parameters: {
             query?: {
-                /** @description Seconds after which it ends; when absent it lasts */
+                /** @description End the stream after this many seconds; default: no limit */
                 lasts_s?: number | null;
             };
             header?: {
@@ -12175,9 +12275,9 @@ export interface operations {
     waits_get_fairness: {
         parameters: {
             query?: {
-                /** @description Before this; default: now */
+                /** @description End of the period (exclusive); default: now */
                 end?: string | null;
-                /** @description From here on; default: an hour before the end */
+                /** @description Start of the period; default: an hour before its end */
                 start?: string | null;
             };
             header?: never;
@@ -12209,7 +12309,7 @@ export interface operations {
     usage_get_any_forecast: {
         parameters: {
             query?: {
-                /** @description Only this tenant's (id), with its budget */
+                /** @description Only the tenant with this id, with its budget */
                 tenant?: string | null;
             };
             header?: never;
@@ -12241,9 +12341,9 @@ export interface operations {
     admin_list_operators_invitations: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -12339,21 +12439,21 @@ export interface operations {
     invoices_list_all_invoices: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Invoices or credit notes */
+                /** @description Only invoices, or only credit notes */
                 kind?: ("invoice" | "credit_note") | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Of this month, such as "2026-11" */
+                /** @description Only invoices of this month, such as "2026-11" */
                 period?: string | null;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description By what; with - the other way round. `total` compares within a currency, one currency after the other. */
+                /** @description Sort order; '-' in front means descending. `total` sorts within each currency, one currency after the other. */
                 sort?: "created" | "-created" | "due" | "-due" | "number" | "-number" | "total" | "-total";
-                /** @description Of this status */
+                /** @description Only invoices with this status */
                 status?: ("draft" | "final" | "void") | null;
-                /** @description Only this tenant's (id) */
+                /** @description Only the tenant with this id */
                 tenant?: string | null;
             };
             header?: never;
@@ -12509,17 +12609,17 @@ export interface operations {
     invoices_get_any_invoice_line: {
         parameters: {
             query?: {
-                /** @description Only of this adapter, `name` or `name@version`; empty: the base model */
+                /** @description Only usage of this adapter (`name` or `name@version`); empty: base model */
                 adapter?: string | null;
-                /** @description Only by this key (id) */
+                /** @description Only usage by the API key with this id */
                 api_key?: string | null;
-                /** @description Only what was used on this day (UTC) */
+                /** @description Only usage on this day (UTC) */
                 day?: string | null;
-                /** @description By what: day, adapter, api_key or request */
+                /** @description Group by day, adapter, api_key or request */
                 group_by?: "day" | "adapter" | "api_key" | "request";
-                /** @description How many requests at most */
+                /** @description Maximum number of requests to return */
                 limit?: number;
-                /** @description `next_page` of the answer before */
+                /** @description `next_page` of the previous answer */
                 page?: string | null;
             };
             header?: never;
@@ -12657,15 +12757,15 @@ export interface operations {
     ledger_list_accounts: {
         parameters: {
             query: {
-                /** @description Of this name: `unbilled` is used and on no invoice yet */
+                /** @description The account's name; `unbilled` is usage that is on no invoice yet */
                 account: "unbilled" | "receivable" | "cash" | "tax" | "rounding" | "promotion" | "credit:granted" | "credit:bought" | "credit:lapsed";
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description Within each currency; -: largest first */
+                /** @description Sort order within each currency; '-' in front means largest first */
                 sort?: "balance" | "-balance";
             };
             header?: never;
@@ -12732,9 +12832,9 @@ export interface operations {
     admin_list_operators_people: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -12832,13 +12932,13 @@ export interface operations {
     admin_list_plans: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description By what; with - the other way round */
+                /** @description Sort order; '-' in front means descending */
                 sort?: "name" | "-name" | "tenants" | "-tenants";
             };
             header?: never;
@@ -12905,25 +13005,25 @@ export interface operations {
     billing_list_prices: {
         parameters: {
             query?: {
-                /** @description An adapter's (its id) */
+                /** @description Only the price lists of the adapter with this id */
                 adapter?: string | null;
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description In this one */
+                /** @description Only price lists in this currency */
                 currency?: string | null;
-                /** @description How many at most; absent: all of them */
+                /** @description Maximum number to return; default: all of them */
                 limit?: number | null;
-                /** @description A base model's */
+                /** @description Only the price lists of this base model */
                 model?: string | null;
-                /** @description A plan's */
+                /** @description Only the price lists of this plan */
                 plan?: string | null;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description With -: the newest first */
+                /** @description Sort order; '-' in front means newest first */
                 sort?: "effective_from" | "-effective_from";
-                /** @description As it is now */
+                /** @description Only price lists with this status now */
                 status?: ("announced" | "in_force" | "ended") | null;
-                /** @description A tenant's own (its id) */
+                /** @description Only the price lists of the tenant with this id */
                 tenant?: string | null;
             };
             header?: never;
@@ -13054,9 +13154,9 @@ export interface operations {
     billing_preview_price: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many tenants at most; absent: all */
+                /** @description Maximum number of tenants to return; default: all */
                 limit?: number | null;
             };
             header?: never;
@@ -13179,9 +13279,9 @@ export interface operations {
     usage_list_runs: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -13277,7 +13377,7 @@ export interface operations {
     rejections_list_tenants_rejected_calls: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
                 /** @description Id of the key */
                 api_key?: string | null;
@@ -13285,9 +13385,9 @@ export interface operations {
                 code?: string | null;
                 /** @description Before this */
                 end?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
                 /** @description From here on */
                 start?: string | null;
@@ -13325,41 +13425,41 @@ export interface operations {
     receipts_list_tenants_requests: {
         parameters: {
             query?: {
-                /** @description `name` or `name@version` that ran; empty: the base model */
+                /** @description Only requests that ran on this adapter, `name` or `name@version`; empty: the base model */
                 adapter?: string | null;
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Id of the key */
+                /** @description Only requests by the API key with this id */
                 api_key?: string | null;
-                /** @description That served */
+                /** @description Only requests served in this class */
                 class?: string | null;
-                /** @description Ended before this */
+                /** @description Only requests that ended before this time */
                 end?: string | null;
-                /** @description Of any sequence */
+                /** @description Only requests with a sequence that has this finish reason */
                 finish_reason?: ("stop" | "length" | "abort" | "error") | null;
-                /** @description As ids begin: chatcmpl, cmpl, ... */
+                /** @description Only requests whose id starts with this: chatcmpl, cmpl, ... */
                 kind?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Of the whole request */
+                /** @description Maximum cost of the whole request */
                 max_cost?: number | string | null;
-                /** @description Of the whole request */
+                /** @description Minimum cost of the whole request */
                 min_cost?: number | string | null;
-                /** @description Took so long */
+                /** @description Minimum duration */
                 min_duration_ms?: number | null;
-                /** @description Waited so long until it ran */
+                /** @description Minimum time in the queue until the request first ran */
                 min_queue_ms?: number | null;
-                /** @description First token so late */
+                /** @description Minimum time to the first token */
                 min_ttft_ms?: number | null;
-                /** @description An answer's id, or an x-request-id; nothing else is asked then */
+                /** @description An answer's id or an x-request-id; all other filters are then ignored */
                 q?: string | null;
-                /** @description In another order than by time: of 31 days, unless `start` is named */
+                /** @description Sort order. Any order but by time covers 31 days, unless `start` is given */
                 sort?: "newest" | "-queue" | "-ttft" | "-tpot" | "-duration" | "-cost";
-                /** @description Ended from here on */
+                /** @description Only requests that ended at or after this time */
                 start?: string | null;
-                /** @description Of the worst of its sequences */
+                /** @description Only requests with this outcome (that of the worst of their sequences) */
                 status?: ("completed" | "aborted" | "failed") | null;
-                /** @description Whose (id); without it, of 7 days, unless `start` is named */
+                /** @description Only the tenant with this id; without it, the last 7 days unless `start` is given */
                 tenant?: string | null;
             };
             header?: never;
@@ -13542,19 +13642,19 @@ export interface operations {
     admin_list_tenants: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Which one `spend` compares */
+                /** @description The currency that the sort order `spend` uses */
                 currency?: string;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description On this plan */
+                /** @description Only tenants on this plan */
                 plan?: string | null;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description By what; with - the other way round. `spend` compares what was spent this month in `currency`, `requests` those of today. */
+                /** @description Sort order; '-' in front means descending. `spend` sorts by what was spent this month in `currency`, `requests` by the requests of today. */
                 sort?: "created" | "-created" | "name" | "-name" | "spend" | "-spend" | "requests" | "-requests";
-                /** @description Of this status */
+                /** @description Only tenants with this status */
                 status?: ("active" | "suspended") | null;
             };
             header?: never;
@@ -13647,6 +13747,40 @@ export interface operations {
             };
         };
     };
+    admin_delete_tenant: {
+        parameters: {
+            query?: {
+                /** @description Days until it is erased; 0: now. Absent: TENORA_TENANT_GRACE_DAYS */
+                grace_days?: number | null;
+            };
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Tenant"];
+                };
+            };
+        };
+    };
     admin_change_tenant: {
         parameters: {
             query?: never;
@@ -13685,15 +13819,15 @@ export interface operations {
     admin_list_tenant_keys: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description By what, with - from the largest on */
+                /** @description Sort order; '-' in front means descending */
                 sort?: "created" | "-created" | "name" | "-name" | "last_used" | "-last_used";
-                /** @description Only those that are good, or those that were revoked or have expired */
+                /** @description Only valid keys, or only keys that were revoked or have expired */
                 state?: ("active" | "ended") | null;
             };
             header?: never;
@@ -13995,9 +14129,9 @@ export interface operations {
     credits_list_credits: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -14066,11 +14200,11 @@ export interface operations {
     events_list_tenant_events: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only of this type, such as budget.soft */
+                /** @description Only events of this type, such as budget.soft */
                 type?: string | null;
             };
             header?: never;
@@ -14104,9 +14238,9 @@ export interface operations {
     admin_list_tenants_invitations: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -14207,15 +14341,15 @@ export interface operations {
     ledger_list_tenant_ledger: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Of days before this one */
+                /** @description Only transactions before this day (UTC) */
                 end?: string | null;
-                /** @description Only of this kind, such as usage */
+                /** @description Only transactions of this kind, such as usage */
                 kind?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Of this day (UTC) and later */
+                /** @description Only transactions of this day (UTC) or later */
                 start?: string | null;
             };
             header?: never;
@@ -14249,9 +14383,9 @@ export interface operations {
     admin_list_tenants_people: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -14350,24 +14484,55 @@ export interface operations {
             };
         };
     };
+    admin_restore_tenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Tenant"];
+                };
+            };
+        };
+    };
     history_get_timeseries: {
         parameters: {
             query: {
                 /** @description Only this class */
                 class?: string | null;
-                /** @description Before this; default: now */
+                /** @description End of the period (exclusive); default: now */
                 end?: string | null;
-                /** @description Any of tenant, class; by commas */
+                /** @description Group by any of tenant, class (comma-separated) */
                 group_by?: string | null;
-                /** @description How many series of a metric at most */
+                /** @description Maximum number of series per metric */
                 limit?: number;
-                /** @description Such as ttft_attainment,output_tokens; by commas */
+                /** @description Names of metrics, comma-separated, such as ttft_attainment,output_tokens */
                 metric: string;
-                /** @description From here on; default: an hour before end */
+                /** @description Start of the period; default: an hour before its end */
                 start?: string | null;
-                /** @description Of 1m, 5m, 15m, 1h, 3h, 6h, 12h, 1d; longer where that would be over 500 points */
+                /** @description Length of a step: one of 1m, 5m, 15m, 1h, 3h, 6h, 12h, 1d; increased if the answer would have more than 500 points */
                 step?: string | null;
-                /** @description Only this tenant's (id) */
+                /** @description Only the tenant with this id */
                 tenant?: string | null;
             };
             header?: never;
@@ -14399,25 +14564,25 @@ export interface operations {
     usage_get_all_usage: {
         parameters: {
             query?: {
-                /** @description The length of a bucket, in UTC */
+                /** @description Length of a time bucket, in UTC */
                 bucket?: "1h" | "1d" | "1mo";
-                /** @description Before this; default: now */
+                /** @description End of the period (exclusive); default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
+                /** @description Group by any of adapter, adapter_version, api_key, model, tier, kind (comma-separated) */
                 group_by?: string | null;
-                /** @description `costs`: with what each result cost */
+                /** @description `costs`: include the cost of each result */
                 include?: "costs" | null;
-                /** @description How many buckets at most */
+                /** @description Maximum number of buckets to return */
                 limit?: number;
-                /** @description `next_page` of the answer before */
+                /** @description `next_page` of the previous answer */
                 page?: string | null;
-                /** @description From here on; default: the current month's first day */
+                /** @description Start of the period; default: the first day of the current month */
                 start?: string | null;
-                /** @description Only this tenant's (id) */
+                /** @description Only the tenant with this id */
                 tenant?: string | null;
-                /** @description So many groups; all others as one result */
+                /** @description Return only this many groups, and all others as one result */
                 top?: number | null;
-                /** @description Which groups are the greatest */
+                /** @description What `top` ranks groups by */
                 top_by?: "tokens" | "cost" | "requests";
             };
             header?: never;
@@ -14449,13 +14614,13 @@ export interface operations {
     usage_export_usage: {
         parameters: {
             query?: {
-                /** @description Before this; default: now */
+                /** @description Only requests that ended before this time; default: now */
                 end?: string | null;
-                /** @description As OpenMeter or as Lago ingests it */
+                /** @description The format: for OpenMeter or for Lago */
                 form?: "openmeter" | "lago";
-                /** @description What ended from here on; default: this month's begin */
+                /** @description Only requests that ended at or after this time; default: the start of this month */
                 start?: string | null;
-                /** @description Only this tenant's (id) */
+                /** @description Only the tenant with this id */
                 tenant?: string | null;
             };
             header?: never;
@@ -14485,11 +14650,11 @@ export interface operations {
     waits_list_waits: {
         parameters: {
             query?: {
-                /** @description Before this; default: now */
+                /** @description End of the period (exclusive); default: now */
                 end?: string | null;
-                /** @description Any of tenant, class, cause, other; by commas. Default: tenant,cause,other */
+                /** @description Group by any of tenant, class, cause, other (comma-separated). Default: tenant,cause,other */
                 group_by?: string | null;
-                /** @description From here on; default: an hour before the end */
+                /** @description Start of the period; default: an hour before its end */
                 start?: string | null;
             };
             header?: never;
@@ -14521,11 +14686,11 @@ export interface operations {
     webhooks_list_operator_webhook_endpoints: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
             };
             header?: never;
@@ -14687,17 +14852,17 @@ export interface operations {
     webhooks_list_operator_webhook_deliveries: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description By time */
+                /** @description Order by time */
                 order?: "asc" | "desc";
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description Only of this state, such as dead */
+                /** @description Only deliveries in this state, such as dead */
                 state?: ("waiting" | "delivered" | "dead") | null;
-                /** @description Only of events of this type, such as invoice.final */
+                /** @description Only deliveries of events of this type, such as invoice.final */
                 type?: string | null;
             };
             header?: never;
@@ -14922,7 +15087,7 @@ export interface operations {
     auth_login: {
         parameters: {
             query?: {
-                /** @description The page to come back to */
+                /** @description The path to return to after sign-in */
                 next?: string;
             };
             header?: never;
@@ -15226,15 +15391,15 @@ export interface operations {
     adapters_list_adapters: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description By time */
+                /** @description Order by time */
                 order?: "asc" | "desc";
-                /** @description A part of the name, or how a version's digest begins */
+                /** @description Only adapters whose name contains this, or that have a version whose digest starts with it */
                 q?: string | null;
-                /** @description created, name, requests or cost; with '-' the largest first */
+                /** @description Sort by created, name, requests or cost; '-' in front means descending */
                 sort?: string | null;
             };
             header?: never;
@@ -15285,12 +15450,12 @@ export interface operations {
                     chat_template?: string;
                     /**
                      * Format: binary
-                     * @description A draft layer of the adapter's own (draft_layer.safetensors)
+                     * @description A draft layer for this adapter (draft_layer.safetensors)
                      */
                     draft_layer?: string;
-                    /** @description The adapter's name; it gets a new version */
+                    /** @description The adapter's name; the upload becomes its next version */
                     name: string;
-                    /** @description A completed upload, instead of weights */
+                    /** @description The id of a completed upload, instead of weights */
                     upload_id?: string;
                     /**
                      * Format: binary
@@ -15485,9 +15650,9 @@ export interface operations {
     adapters_get_adapter_alias_history: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -15662,9 +15827,9 @@ export interface operations {
     adapters_get_adapter_shadow: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -15942,20 +16107,20 @@ export interface operations {
                      * @description adapter_config.json
                      */
                     adapter_config: string;
-                    /** @description Size of that whole file */
+                    /** @description Size of that whole file in bytes */
                     draft_layer_bytes?: number;
                     /**
                      * Format: binary
-                     * @description The first bytes of draft_layer.safetensors, where it comes too
+                     * @description The start of draft_layer.safetensors, if one will be uploaded
                      */
                     draft_layer_header?: string;
                     /**
                      * Format: binary
-                     * @description The first bytes of adapter_model.safetensors: 8, and its header
+                     * @description The first 8 bytes of adapter_model.safetensors and its header
                      */
                     header: string;
                     name: string;
-                    /** @description Size of the whole file */
+                    /** @description Size of the whole file in bytes */
                     weights_bytes: number;
                 };
             };
@@ -15984,15 +16149,15 @@ export interface operations {
     api_keys_list_keys: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description By what, with - from the largest on */
+                /** @description Sort order; '-' in front means descending */
                 sort?: "created" | "-created" | "name" | "-name" | "last_used" | "-last_used";
-                /** @description Only those that are good, or those that were revoked or have expired */
+                /** @description Only valid keys, or only keys that were revoked or have expired */
                 state?: ("active" | "ended") | null;
             };
             header?: never;
@@ -16189,23 +16354,23 @@ export interface operations {
     audit_list_own_entries: {
         parameters: {
             query?: {
-                /** @description Only this one, or those that begin so: api_key.create, api_key.* */
+                /** @description Only entries with this action; `api_key.*` matches every action with that prefix */
                 action?: string | null;
-                /** @description Only by this one, such as person:person_... */
+                /** @description Only entries by this actor, such as person:person_... */
                 actor?: string | null;
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Before this */
+                /** @description Only entries before this time */
                 end?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description By time */
+                /** @description Order by time */
                 order?: "asc" | "desc";
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description From here on */
+                /** @description Only entries at or after this time */
                 start?: string | null;
-                /** @description Only on this one, by its id */
+                /** @description Only entries about the target with this id */
                 target?: string | null;
             };
             header?: never;
@@ -16394,17 +16559,17 @@ export interface operations {
     usage_get_costs: {
         parameters: {
             query?: {
-                /** @description The length of a bucket, in UTC */
+                /** @description Length of a time bucket, in UTC */
                 bucket?: "1h" | "1d" | "1mo";
-                /** @description Before this; default: now */
+                /** @description End of the period (exclusive); default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
+                /** @description Group by any of adapter, adapter_version, api_key, model, tier, kind (comma-separated) */
                 group_by?: string | null;
-                /** @description How many buckets at most */
+                /** @description Maximum number of buckets to return */
                 limit?: number;
-                /** @description `next_page` of the answer before */
+                /** @description `next_page` of the previous answer */
                 page?: string | null;
-                /** @description From here on; default: the current month's first day */
+                /** @description Start of the period; default: the first day of the current month */
                 start?: string | null;
             };
             header?: never;
@@ -16502,9 +16667,9 @@ export interface operations {
     evaluations_list_evaluations: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -16662,9 +16827,9 @@ export interface operations {
     evaluations_list_evaluation_items: {
         parameters: {
             query?: {
-                /** @description Items after this number */
+                /** @description Only items after this number */
                 after?: number;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -16698,11 +16863,11 @@ export interface operations {
     events_list_events: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only of this type, such as budget.soft */
+                /** @description Only events of this type, such as budget.soft */
                 type?: string | null;
             };
             header?: never;
@@ -16734,9 +16899,9 @@ export interface operations {
     live_stream_events: {
         parameters: {
             query?: {
-                /** @description Seconds after which it ends; when absent it lasts */
+                /** @description End the stream after this many seconds; default: no limit */
                 lasts_s?: number | null;
-                /** @description As the header x-tenora-tenant, which a browser's EventSource cannot send */
+                /** @description The tenant's id. Same as the header x-tenora-tenant, which a browser's EventSource cannot send */
                 tenant?: string | null;
             };
             header?: {
@@ -16799,9 +16964,9 @@ export interface operations {
     people_list_invitations: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -16897,13 +17062,13 @@ export interface operations {
     invoices_list_invoices: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Invoices or credit notes */
+                /** @description Only invoices, or only credit notes */
                 kind?: ("invoice" | "credit_note") | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Of this month, such as "2026-11" */
+                /** @description Only invoices of this month, such as "2026-11" */
                 period?: string | null;
             };
             header?: never;
@@ -17024,17 +17189,17 @@ export interface operations {
     invoices_get_invoice_line: {
         parameters: {
             query?: {
-                /** @description Only of this adapter, `name` or `name@version`; empty: the base model */
+                /** @description Only usage of this adapter (`name` or `name@version`); empty: base model */
                 adapter?: string | null;
-                /** @description Only by this key (id) */
+                /** @description Only usage by the API key with this id */
                 api_key?: string | null;
-                /** @description Only what was used on this day (UTC) */
+                /** @description Only usage on this day (UTC) */
                 day?: string | null;
-                /** @description By what: day, adapter, api_key or request */
+                /** @description Group by day, adapter, api_key or request */
                 group_by?: "day" | "adapter" | "api_key" | "request";
-                /** @description How many requests at most */
+                /** @description Maximum number of requests to return */
                 limit?: number;
-                /** @description `next_page` of the answer before */
+                /** @description `next_page` of the previous answer */
                 page?: string | null;
             };
             header?: never;
@@ -17069,15 +17234,15 @@ export interface operations {
     ledger_list_ledger: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Of days before this one */
+                /** @description Only transactions before this day (UTC) */
                 end?: string | null;
-                /** @description Only of this kind, such as usage */
+                /** @description Only transactions of this kind, such as usage */
                 kind?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Of this day (UTC) and later */
+                /** @description Only transactions of this day (UTC) or later */
                 start?: string | null;
             };
             header?: never;
@@ -17234,9 +17399,9 @@ export interface operations {
     inference_list_models: {
         parameters: {
             query?: {
-                /** @description So many at most */
+                /** @description Maximum number of models to return */
                 limit?: number | null;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
             };
             header?: never;
@@ -17330,9 +17495,9 @@ export interface operations {
     people_list_people: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
             };
             header?: never;
@@ -17459,7 +17624,7 @@ export interface operations {
     rejections_list_rejected_calls: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
                 /** @description Id of the key */
                 api_key?: string | null;
@@ -17467,9 +17632,9 @@ export interface operations {
                 code?: string | null;
                 /** @description Before this */
                 end?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
                 /** @description From here on */
                 start?: string | null;
@@ -17505,39 +17670,39 @@ export interface operations {
     receipts_list_requests: {
         parameters: {
             query?: {
-                /** @description `name` or `name@version` that ran; empty: the base model */
+                /** @description Only requests that ran on this adapter, `name` or `name@version`; empty: the base model */
                 adapter?: string | null;
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description Id of the key */
+                /** @description Only requests by the API key with this id */
                 api_key?: string | null;
-                /** @description That served */
+                /** @description Only requests served in this class */
                 class?: string | null;
-                /** @description Ended before this */
+                /** @description Only requests that ended before this time */
                 end?: string | null;
-                /** @description Of any sequence */
+                /** @description Only requests with a sequence that has this finish reason */
                 finish_reason?: ("stop" | "length" | "abort" | "error") | null;
-                /** @description As ids begin: chatcmpl, cmpl, ... */
+                /** @description Only requests whose id starts with this: chatcmpl, cmpl, ... */
                 kind?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Of the whole request */
+                /** @description Maximum cost of the whole request */
                 max_cost?: number | string | null;
-                /** @description Of the whole request */
+                /** @description Minimum cost of the whole request */
                 min_cost?: number | string | null;
-                /** @description Took so long */
+                /** @description Minimum duration */
                 min_duration_ms?: number | null;
-                /** @description Waited so long until it ran */
+                /** @description Minimum time in the queue until the request first ran */
                 min_queue_ms?: number | null;
-                /** @description First token so late */
+                /** @description Minimum time to the first token */
                 min_ttft_ms?: number | null;
-                /** @description An answer's id, or an x-request-id; nothing else is asked then */
+                /** @description An answer's id or an x-request-id; all other filters are then ignored */
                 q?: string | null;
-                /** @description In another order than by time: of 31 days, unless `start` is named */
+                /** @description Sort order. Any order but by time covers 31 days, unless `start` is given */
                 sort?: "newest" | "-queue" | "-ttft" | "-tpot" | "-duration" | "-cost";
-                /** @description Ended from here on */
+                /** @description Only requests that ended at or after this time */
                 start?: string | null;
-                /** @description Of the worst of its sequences */
+                /** @description Only requests with this outcome (that of the worst of their sequences) */
                 status?: ("completed" | "aborted" | "failed") | null;
             };
             header?: never;
@@ -17789,21 +17954,21 @@ export interface operations {
     history_get_own_timeseries: {
         parameters: {
             query: {
-                /** @description Only this adapter's (name) */
+                /** @description Only the adapter with this name */
                 adapter?: string | null;
                 /** @description Only this class */
                 class?: string | null;
-                /** @description Before this; default: now */
+                /** @description End of the period (exclusive); default: now */
                 end?: string | null;
-                /** @description Any of class, adapter, version; by commas */
+                /** @description Group by any of class, adapter, version (comma-separated) */
                 group_by?: string | null;
-                /** @description How many series of a metric at most */
+                /** @description Maximum number of series per metric */
                 limit?: number;
-                /** @description Such as ttft_attainment,output_tokens; by commas */
+                /** @description Names of metrics, comma-separated, such as ttft_attainment,output_tokens */
                 metric: string;
-                /** @description From here on; default: an hour before end */
+                /** @description Start of the period; default: an hour before its end */
                 start?: string | null;
-                /** @description Of 1m, 5m, 15m, 1h, 3h, 6h, 12h, 1d; longer where that would be over 500 points */
+                /** @description Length of a step: one of 1m, 5m, 15m, 1h, 3h, 6h, 12h, 1d; increased if the answer would have more than 500 points */
                 step?: string | null;
             };
             header?: never;
@@ -18038,10 +18203,10 @@ export interface operations {
                 "multipart/form-data": {
                     /**
                      * Format: binary
-                     * @description At most part_bytes_max bytes
+                     * @description The bytes of this part, at most `part_bytes_max` of the upload
                      */
                     data: string;
-                    /** @description Of this part, in hex */
+                    /** @description SHA-256 of this part, in hex */
                     sha256?: string;
                 };
             };
@@ -18070,23 +18235,23 @@ export interface operations {
     usage_get_usage: {
         parameters: {
             query?: {
-                /** @description The length of a bucket, in UTC */
+                /** @description Length of a time bucket, in UTC */
                 bucket?: "1h" | "1d" | "1mo";
-                /** @description Before this; default: now */
+                /** @description End of the period (exclusive); default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
+                /** @description Group by any of adapter, adapter_version, api_key, model, tier, kind (comma-separated) */
                 group_by?: string | null;
-                /** @description `costs`: with what each result cost */
+                /** @description `costs`: include the cost of each result */
                 include?: "costs" | null;
-                /** @description How many buckets at most */
+                /** @description Maximum number of buckets to return */
                 limit?: number;
-                /** @description `next_page` of the answer before */
+                /** @description `next_page` of the previous answer */
                 page?: string | null;
-                /** @description From here on; default: the current month's first day */
+                /** @description Start of the period; default: the first day of the current month */
                 start?: string | null;
-                /** @description So many groups; all others as one result */
+                /** @description Return only this many groups, and all others as one result */
                 top?: number | null;
-                /** @description Which groups are the greatest */
+                /** @description What `top` ranks groups by */
                 top_by?: "tokens" | "cost" | "requests";
             };
             header?: never;
@@ -18118,11 +18283,11 @@ export interface operations {
     webhooks_list_webhook_endpoints: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
             };
             header?: never;
@@ -18284,17 +18449,17 @@ export interface operations {
     webhooks_list_webhook_deliveries: {
         parameters: {
             query?: {
-                /** @description Give the items after the one with this id */
+                /** @description Return the items after the one with this id */
                 after?: string | null;
-                /** @description How many items to give at most */
+                /** @description Maximum number of items to return */
                 limit?: number;
-                /** @description By time */
+                /** @description Order by time */
                 order?: "asc" | "desc";
-                /** @description Only what has this in it */
+                /** @description Only items that contain this text */
                 q?: string | null;
-                /** @description Only of this state, such as dead */
+                /** @description Only deliveries in this state, such as dead */
                 state?: ("waiting" | "delivered" | "dead") | null;
-                /** @description Only of events of this type, such as invoice.final */
+                /** @description Only deliveries of events of this type, such as invoice.final */
                 type?: string | null;
             };
             header?: never;

@@ -36,19 +36,19 @@ class AdapterFormatError(AdapterLoadError):
 
 
 _UNSUPPORTED = {
-    "use_dora": "DoRA rescales what the base model's own weights put out, which no low-rank matrix"
-    " can add; train with use_dora=False (use_rslora=True often makes up for it)",
-    "modules_to_save": "whole trained modules are not supported, because every tenant shares the"
-    " base model's; train without modules_to_save (LLaMA-Factory: additional_target; axolotl:"
-    " lora_modules_to_save)",
-    "trainable_token_indices": "trained embedding rows are not supported, because every tenant"
-    " shares the base model's; train without new tokens",
+    "use_dora": "DoRA is not supported, because it rescales the output of the base model's own "
+    "weights; train with use_dora=False (use_rslora=True is often as good)",
+    "modules_to_save": "whole trained modules are not supported, because all tenants share the "
+    "base model's; train without modules_to_save (LLaMA-Factory: "
+    "additional_target; axolotl: lora_modules_to_save)",
+    "trainable_token_indices": "trained embedding rows are not supported, because all tenants "
+    "share the base model's; train without new tokens",
     "lora_bias": "biases of LoRA matrices are not supported; train with lora_bias=False",
-    "layer_replication": "replicated layers are not supported; train the base model's own",
-    "target_parameters": "LoRA on bare parameters, such as a mixture's experts, is not supported;"
-    " train with target_modules alone",
-    "alora_invocation_tokens": "activated LoRA, which begins in the middle of a prompt, is not"
-    " supported; train without alora_invocation_tokens",
+    "layer_replication": "replicated layers are not supported; train the base model's own layers",
+    "target_parameters": "LoRA on bare parameters, such as the experts of a mixture, is not "
+    "supported; train with target_modules only",
+    "alora_invocation_tokens": "activated LoRA, which starts in the middle of a prompt, is not "
+    "supported; train without alora_invocation_tokens",
     "use_qalora": "QA-LoRA is not supported; train with use_qalora=False",
     "use_bdlora": "block-diagonal LoRA is not supported; train without use_bdlora",
     "arrow_config": "Arrow routing is not supported; upload the routed adapters one by one",
@@ -102,20 +102,21 @@ _CHOICES: dict[str, tuple[tuple[object, ...], str]] = {
     "peft_type": (("LORA",), "only LoRA adapters can be served; train with peft.LoraConfig"),
     "task_type": (
         (None, "CAUSAL_LM"),
-        "only CAUSAL_LM adapters can be served; train the model that generates text",
+        "only CAUSAL_LM adapters can be served; train a model that generates text",
     ),
     # A trained bias is a tensor of its own, which nothing maps: the Llama family has none.
-    "bias": ((None, "none", "all", "lora_only"), "it must be none, all or lora_only"),
+    "bias": ((None, "none", "all", "lora_only"), "must be none, all or lora_only"),
     "init_lora_weights": (
         (None, True, False, "gaussian", "eva", "orthogonal", "mica"),
-        "this initialisation changes the base weights; save with"
-        " path_initial_model_for_weight_conversion, which turns it into plain LoRA",
+        "this initialisation changes the base weights; save with "
+        "path_initial_model_for_weight_conversion, which converts the adapter to plain LoRA",
     ),
 }
 _MLX_FIELDS = ("fine_tune_type", "lora_parameters")
 _MLX = (
-    "is missing, and the other fields are MLX's: `tenora adapter push` converts such a folder; by"
-    " hand, transpose lora_a and lora_b into lora_A and lora_B, with lora_alpha = scale x rank"
+    "is missing, and the other fields are MLX's: use `tenora adapter push`, which converts such "
+    "a folder; by hand, transpose lora_a and lora_b into lora_A and lora_B, with lora_alpha = "
+    "scale x rank"
 )
 
 
@@ -138,8 +139,8 @@ def unsupported_fields(config: Mapping[str, object]) -> list[FieldProblem]:
         if _is_off(value) or _is_known(name):
             continue
         unknown = (
-            "is not known to this version, which cannot tell what it changes; set it to null if"
-            " the adapter was trained without it"
+            "is not known to this version of Tenora, which cannot tell what it changes; set it "
+            "to null if the adapter was trained without it"
         )
         problems.append(FieldProblem(_short(name), _UNSUPPORTED.get(name, unknown)))
     return problems
@@ -177,14 +178,14 @@ class FieldReader:
         self.problems: list[FieldProblem] = []
 
     def _problem(self, name: str, wanted: str) -> None:
-        message = f"must be {wanted}, not {_short(self._config.get(name))}"
+        message = f"must be {wanted}, not {repr(self._config.get(name))[:80]}"
         self.problems.append(FieldProblem(name, message))
 
     def positive_int(self, name: str, default: int) -> int:
         value = self._config.get(name, default)
         if _is_positive_int(value):
             return cast(int, value)
-        self._problem(name, "a positive whole number")
+        self._problem(name, "a positive integer")
         return default
 
     def number(self, name: str, default: float) -> float:
@@ -210,14 +211,14 @@ class FieldReader:
             return (value,) if value else ()
         if _is_name_list(value):
             return tuple(cast(list[str], value))
-        self._problem(name, "a list of names")
+        self._problem(name, "an array of names")
         return ()
 
     def names_or_pattern(self, name: str, required: bool = False) -> tuple[str, ...] | str:
         """A list of names as a tuple, or a regular expression as a string."""
         value = self._config.get(name)
         if required and _is_off(value):
-            self._problem(name, "a list of module names or a regular expression")
+            self._problem(name, "an array of module names, or a regular expression")
             return ()
         if value is None:
             return ()
@@ -225,20 +226,20 @@ class FieldReader:
             return value
         if _is_name_list(value):
             return tuple(cast(list[str], value))
-        self._problem(name, "a list of module names or a regular expression")
+        self._problem(name, "an array of module names, or a regular expression")
         return ()
 
     def rank_pattern(self, name: str) -> tuple[tuple[str, int], ...]:
         value = self._pattern_table(name)
         if not all(_is_positive_int(rank) for rank in value.values()):
-            self._problem(name, "a table from module names to positive whole numbers")
+            self._problem(name, "an object of module names and positive integers")
             return ()
         return tuple(cast(dict[str, int], value).items())
 
     def number_pattern(self, name: str) -> tuple[tuple[str, float], ...]:
         value = self._pattern_table(name)
         if not all(_is_number(number) for number in value.values()):
-            self._problem(name, "a table from module names to finite numbers")
+            self._problem(name, "an object of module names and finite numbers")
             return ()
         return tuple(cast(dict[str, float], value).items())
 
@@ -248,7 +249,7 @@ class FieldReader:
             return {}
         if isinstance(value, dict) and len(value) <= _MAX_NAMES:
             return value
-        self._problem(name, f"a table of at most {_MAX_NAMES} entries")
+        self._problem(name, f"an object of at most {_MAX_NAMES} entries")
         return {}
 
     def layer_numbers(self, name: str) -> tuple[int, ...] | None:
@@ -259,7 +260,7 @@ class FieldReader:
         numbers = value if isinstance(value, list) else [value]
         if len(numbers) <= _MAX_NAMES and all(_is_layer(number) for number in numbers):
             return tuple(cast(list[int], numbers))
-        self._problem(name, "a layer number or a list of them")
+        self._problem(name, "a layer number, or an array of layer numbers")
         return None
 
 

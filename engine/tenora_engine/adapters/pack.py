@@ -314,7 +314,9 @@ def _zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
 def _require_finite(values: Tensor) -> None:
     least, most = values.aminmax()  # NaN if any value is; in one pass, unlike isfinite
     if not (bool(least.isfinite()) and bool(most.isfinite())):
-        raise AdapterLoadError(f"the weights hold values that {values.dtype} cannot: NaN or Inf")
+        raise AdapterLoadError(
+            f"the weights contain values that {values.dtype} cannot represent (NaN or infinity)"
+        )
 
 
 def _quantised(

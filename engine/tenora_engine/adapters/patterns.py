@@ -43,7 +43,7 @@ class PatternCompiler:
             raise PatternError(f"is not a valid regular expression: {error}") from error
         self._ways += ways
         if self._ways > _MAX_WAYS:
-            raise PatternError("could take too long to match; use fewer or simpler repeats")
+            raise PatternError("could take too long to match; use fewer or simpler repetitions")
         return compiled
 
 
@@ -93,7 +93,7 @@ def _repeat_ways(least: int, most: int, body: _Nodes) -> int:
     if int(most) <= 1:
         return inner + (1 - least)
     if inner > 1:
-        raise PatternError("repeats something that itself has several ways to match")
+        raise PatternError("repeats a part that can match in several ways")
     if int(least) > _PATH_CHARS:
         raise PatternError(f"repeats more than {_PATH_CHARS} times")
     return min(int(most), _PATH_CHARS) - int(least) + 1

@@ -132,7 +132,7 @@ def parse_adapter_config(config: Mapping[str, object]) -> LoraConfig:
     if isinstance(parsed.target_modules, str) and parsed.layers_to_transform is not None:
         problems.append(
             FieldProblem(
-                "layers_to_transform", "only works when target_modules is a list of names, in PEFT"
+                "layers_to_transform", "works in PEFT only if target_modules is an array of names"
             )
         )
     if not problems:
@@ -156,8 +156,8 @@ def _pattern_problems(config: LoraConfig) -> list[FieldProblem]:
         problems += [
             FieldProblem(
                 "target_modules",
-                f"matches {path}, and LoRA on embeddings and lm_head is not supported; train"
-                " without it",
+                f"matches {path}, but LoRA on embeddings and lm_head is not supported; train "
+                "without it",
             )
             for path in _EMBEDDINGS
             if not matcher.all_linear and matcher.targets(path)
@@ -289,12 +289,14 @@ def check_tensors(
 
     A problem's `field` is the tensor's name, or the config field that is at odds."""
     if not effective:
-        message = f"names no module of {model.id}; it has {', '.join(model.modules)}"
+        message = f"matches no module of {model.id}; its modules are {', '.join(model.modules)}"
         return [FieldProblem("target_modules", message)]
     problems = []
     largest = max(lora.rank for lora in effective.values())
     if largest > max_rank:
-        problems.append(FieldProblem("r", f"rank {largest} is above this server's {max_rank}"))
+        problems.append(
+            FieldProblem("r", f"rank {largest} is above this server's maximum of {max_rank}")
+        )
     expected = {
         tensor_name(layer, module, matrix): shape
         for (layer, module), lora in effective.items()
@@ -302,7 +304,9 @@ def check_tensors(
     }
     found = by_peft_name({name: name for name in tensors})
     problems += [
-        FieldProblem(name, f"is missing: the config puts LoRA there, with shape {list(shape)}")
+        FieldProblem(
+            name, f"is missing; adapter_config.json puts LoRA there, with shape {list(shape)}"
+        )
         for name, shape in expected.items()
         if name not in found
     ]
@@ -310,7 +314,9 @@ def check_tensors(
         problems += _tensor_problems(name, tensors[name], expected.get(known), model)
     doubled = tensors.keys() - found.values()
     problems += [
-        FieldProblem(name, "is there under another name too; a matrix may be there once")
+        FieldProblem(
+            name, "exists under another name too; each matrix can be in the file only once"
+        )
         for name in tensors
         if name in doubled
     ]
@@ -334,7 +340,9 @@ def _tensor_problems(
         problems.append(FieldProblem(name, f"has dtype {info.dtype}; allowed are {allowed}"))
     if info.shape != shape:
         problems.append(
-            FieldProblem(name, f"has shape {list(info.shape)}; the config asks {list(shape)}")
+            FieldProblem(
+                name, f"has shape {list(info.shape)}; adapter_config.json asks for {list(shape)}"
+            )
         )
     return problems
 
@@ -342,7 +350,10 @@ def _tensor_problems(
 def _why_unexpected(name: str, model: ModelInfo) -> str:
     parsed = parse_tensor_name(name)
     if parsed is None:
-        return "is not a LoRA matrix of a module that adapters may change"
+        return "is not a LoRA matrix of a module that can have adapters"
     if parsed.layer >= model.num_layers:
-        return f"is of layer {parsed.layer}; {model.id} has layers 0 to {model.num_layers - 1}"
-    return "is of a module that adapter_config.json does not target"
+        return (
+            f"belongs to layer {parsed.layer}, but {model.id} has layers 0 to "
+            f"{model.num_layers - 1}"
+        )
+    return "belongs to a module that adapter_config.json does not target"

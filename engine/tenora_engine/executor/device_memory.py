@@ -81,8 +81,8 @@ class DeviceMemory:
                 self._apply(operation)
             except Exception as error:
                 raise MemoryOperationError(
-                    f"{type(operation).__name__} failed ({type(error).__name__}: {error}); what "
-                    "lies in the device's memory is not known any more, start the engine again"
+                    f"{type(operation).__name__} failed ({type(error).__name__}: {error}); the "
+                    "content of the device's memory is no longer known. Restart the engine"
                 ) from error
         self._staged.clear()
 

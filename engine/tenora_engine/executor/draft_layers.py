@@ -145,7 +145,7 @@ class DraftLayers:
         kept, size = self._kept, made.num_bytes
         if size > kept.capacity:
             raise ValueError(
-                f"it takes {size} bytes, and there are {kept.capacity} for all "
+                f"it needs {size} bytes, but all draft layers together have {kept.capacity} "
                 "(adapter_draft_memory)"
             )
         with self._lock:
@@ -193,4 +193,4 @@ class DraftLayers:
         self._put_off(digest)
         with self._lock:
             self._failures += 1
-        _log.warning("the draft layer %s proposes nothing: %s", digest, error)
+        _log.warning("the draft layer %s is not used: %s", digest, error)

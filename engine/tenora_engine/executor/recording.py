@@ -139,7 +139,7 @@ class RecordingExecutor:
             self._file.write(len(content).to_bytes(_LENGTH_BYTES, "little"))
             self._file.write(content)
         except OSError as error:
-            _log.error("the recording of steps ends here: %s", error)
+            _log.error("the recording of steps stops here: %s", error)
             self._end()
 
     def _end(self) -> None:
@@ -148,7 +148,7 @@ class RecordingExecutor:
             try:
                 file.close()
             except OSError as error:  # of what was still to be written
-                _log.error("the end of the recording of steps is lost: %s", error)
+                _log.error("the end of the recording of steps could not be written: %s", error)
 
 
 class Recording:
@@ -161,8 +161,8 @@ class Recording:
         first = next(self._frames(), None)
         if not isinstance(first, Begin) or first.version != VERSION:
             raise RecordingError(
-                f"{path} is no recording that this version reads (version {VERSION}); it comes "
-                "from `tenora engine --record FILE`"
+                f"{path} is not a recording of version {VERSION}; make one with `tenora engine "
+                "--record FILE`"
             )
         self.config = first.config
 
@@ -195,8 +195,8 @@ def _create(path: Path) -> BinaryIO:
             number += 1
         except OSError as error:
             raise RecordingError(
-                f"steps cannot be recorded to {name} ({error}); name a file in a folder that "
-                "exists and may be written"
+                f"steps cannot be recorded to {name} ({error}); choose a file in an existing "
+                "folder that can be written"
             ) from error
 
 

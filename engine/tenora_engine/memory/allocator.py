@@ -223,9 +223,10 @@ class Pinning:
         most = self._partitions.pinnable_pages(partition)
         if num_pages > most:
             return (
-                f"it takes {num_pages} pages; {self.pinned_pages} are pinned and {most} more can "
-                f"be: at most {PIN_SHARE:.0%} of the arena, and no more than what tenants are "
-                "guaranteed and the longest request in flight leave; unpin another first"
+                f"it needs {num_pages} pages. {self.pinned_pages} pages are pinned and {most} "
+                f"more can be: at most {PIN_SHARE:.0%} of the arena, and only what guaranteed "
+                "shares and the longest request in flight leave free. Unpin another adapter "
+                "first"
             )
         slots = partition.max_slots // 2
         pinned = others + sum(
@@ -234,8 +235,8 @@ class Pinning:
         )
         if pinned >= slots:
             return (
-                f"{pinned} adapters are pinned, and at most {slots} can be, half of the slots for "
-                "adapters; unpin another first"
+                f"{pinned} adapters are pinned, and at most {slots} can be (half of the adapter "
+                "slots). Unpin another adapter first"
             )
         return None
 

@@ -103,8 +103,8 @@ def beyond_machine(resolved: ResolvedConfig, machine: Machine) -> str | None:
     if needed <= machine.memory_bytes:
         return None
     return (
-        f"the memory budget and the tiers on the host are {_mib(needed)} together, more than this "
-        f"process may have: {machine.describe_memory()}"
+        f"the memory budget and the host tiers need {_mib(needed)} together, more than this "
+        f"process can use: {machine.describe_memory()}"
     )
 
 
@@ -271,9 +271,9 @@ def _check_page(config: EngineConfig, model: ModelInfo, page_elements: int) -> N
     if granule > page_elements:
         per_token = page_elements // config.block_tokens
         raise MemoryBudgetError(
-            f"a page of {config.block_tokens} tokens holds {page_elements} elements, but one rank "
-            f"row of an adapter on all modules of a layer needs {granule}; "
-            f"set block_tokens to at least {-(-granule // per_token)}"
+            f"a page of {config.block_tokens} tokens has {page_elements} elements, but one rank "
+            f"row of an adapter on all modules of a layer needs {granule}; set block_tokens to "
+            f"at least {-(-granule // per_token)}"
         )
 
 

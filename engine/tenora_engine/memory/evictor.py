@@ -37,7 +37,7 @@ class Evictor:
     ) -> None:
         strict = config.engine.strict_isolation
         if strict and policy.partitioning == "kind":
-            raise ValueError(f"the eviction policy {policy.name} cannot isolate tenants strictly")
+            raise ValueError(f"the eviction policy {policy.name} does not support strict isolation")
         self._page_bytes = config.page_bytes
         self._policy = policy
         self._pool = pool

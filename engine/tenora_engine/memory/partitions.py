@@ -235,8 +235,8 @@ class Partitions(Generic[ItemT]):
             return []
         if not wanted:
             raise InvalidRequestError(
-                "strict isolation: the tenant has no memory share, or less than a page; give its "
-                "plan one",
+                "strict isolation: the tenant's memory share is less than one page; give its "
+                "plan a larger memory share",
                 param="tenant",
             )
         others = [p for p in self._tenants.values() if p is not known and (p.used or p.sequences)]
@@ -251,8 +251,8 @@ class Partitions(Generic[ItemT]):
         if known is not None:  # it goes on with what it has
             return []
         raise QueueFullError(
-            f"strict isolation: the tenant's memory share is {wanted} pages, and requests of other "
-            f"tenants in flight leave {left} pages of their shares; try again later",
+            f"strict isolation: the tenant's memory share is {wanted} pages, but requests of "
+            f"other tenants in flight leave only {left} pages of their shares; try again later",
             STRICT_RETRY_MS,
         )
 

@@ -227,5 +227,5 @@ POLICIES: dict[PolicyName, Callable[[], EvictionPolicy]] = {
 def make_policy(name: str) -> EvictionPolicy:
     """Raises ValueError for a name that is not one of POLICIES."""
     if name not in POLICIES:
-        raise ValueError(f"no eviction policy {name!r}; there are {', '.join(POLICIES)}")
+        raise ValueError(f"unknown eviction policy {name!r}; use one of {', '.join(POLICIES)}")
     return POLICIES[name]()

@@ -60,7 +60,7 @@ def read_draft_layer(path: Path) -> dict[str, Tensor]:
         raise ModelLoadError(f"the draft layer {path} could not be read: {error}") from error
     if kind != FORMAT:
         raise ModelLoadError(
-            f"{path} is no draft layer: its format is {kind!r}, wanted {FORMAT!r}; "
+            f"{path} is not a draft layer: its format is {kind!r}, not {FORMAT!r}; "
             "examples/train_draft.py makes one"
         )
     return tensors
@@ -76,14 +76,14 @@ def _checked(
         found = tuple(tensors[part].shape) if part in tensors else None
         if found != shape:
             raise ModelLoadError(
-                f"the draft layer {name} is for another base model: {part} is "
-                f"{'missing' if found is None else found}, this base needs {shape}"
+                f"the draft layer {name} belongs to another base model: {part} is "
+                f"{'missing' if found is None else found}, but this base model needs {shape}"
             )
     ids = vocabulary.to(torch.int64)
     if not 0 < len(ids) <= VOCABULARY_MAX or not bool(((ids >= 0) & (ids < spec.vocab)).all()):
         raise ModelLoadError(
-            f"the draft layer {name} is for another base model: its vocabulary is not of 1 to "
-            f"{VOCABULARY_MAX} of the {spec.vocab} tokens"
+            f"the draft layer {name} belongs to another base model: its vocabulary must have 1 "
+            f"to {VOCABULARY_MAX} of the {spec.vocab} tokens"
         )
     return {part: tensors[part] for part in wanted if part != VOCABULARY}, ids
 
@@ -152,7 +152,7 @@ def load_draft_layer(path: Path, maker: DraftMaker | None) -> DraftLayer:
     `maker`, for the base's linears are not packed."""
     if maker is None:
         raise ModelLoadError(
-            "a draft layer needs device cpu and the compiled kernels (tenora doctor says why they "
-            "are missing); leave draft_layer out"
+            "a draft layer needs device cpu and the compiled kernels (tenora doctor says why "
+            "they are missing); leave draft_layer out"
         )
     return maker.make(str(path), read_draft_layer(path)).layer

@@ -139,8 +139,8 @@ def choose_form(
         return PackedLinear
     if batch_invariant and device.type != "cuda":
         raise ModelLoadError(
-            "batch_invariant needs device cuda or the compiled kernels, whose answers are so "
-            "anyway (tenora doctor says why they are missing); leave it out"
+            "batch_invariant needs device cuda; on the CPU the compiled kernels always are "
+            "batch invariant, but they are missing (tenora doctor says why). Leave it out"
         )
     if batch_invariant:
         return FixedLinear
@@ -150,14 +150,14 @@ def choose_form(
 def _check_int8(layer: LayerSpec, compiled: bool) -> None:
     if not compiled:
         raise ModelLoadError(
-            "weight_dtype int8 needs device cpu and the compiled kernels (tenora doctor says why "
-            "they are missing); use weight_dtype auto"
+            "weight_dtype int8 needs device cpu and the compiled kernels (tenora doctor says "
+            "why they are missing); use weight_dtype auto"
         )
     for name, linear in layer.linears.items():
         if linear.in_features % 4:
             raise ModelLoadError(
-                f"weight_dtype int8 needs linears with a multiple of 4 inputs, {name} has "
-                f"{linear.in_features}; use weight_dtype auto"
+                f"weight_dtype int8 needs linear layers with a multiple of 4 inputs, but {name} "
+                f"has {linear.in_features}; use weight_dtype auto"
             )
 
 

@@ -90,8 +90,8 @@ def _checkpoint(spec: DecoderSpec) -> tuple[SafetensorsFolder, DecoderSpec]:
         source.stand_in(HEAD, for_missing=EMBEDDING)
         if source.has_another(HEAD, than=EMBEDDING):
             _log.warning(
-                "config.json ties the embeddings, but the weights hold another %s, which is used,"
-                " as transformers does; set tie_word_embeddings to false",
+                "config.json ties the embeddings, but the weights contain a separate %s, which "
+                "is used (as in transformers); set tie_word_embeddings to false",
                 HEAD,
             )
             spec = spec.untied()
@@ -124,7 +124,7 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
         context = min(context, config.max_context_tokens)
     if spec.window is not None and spec.window < context:
         raise ModelLoadError(
-            f"this model attends to a sliding window of {spec.window} tokens, which is not "
+            f"this model has a sliding attention window of {spec.window} tokens, which is not "
             f"supported; set max_context_tokens to {spec.window} or less"
         )
     if config.kv_dtype == "fp8" and config.device != "cuda":
@@ -159,7 +159,7 @@ def _check_fp8(device: torch.device) -> None:
         return
     major, minor = capability(device)
     raise ModelLoadError(
-        f"kv_dtype fp8 needs a GPU of compute capability 8.9 (Ada, Hopper) or later, "
+        "kv_dtype fp8 needs a GPU of compute capability 8.9 (Ada, Hopper) or later, but "
         f"{torch.cuda.get_device_name(device)} has {major}.{minor}; set kv_dtype to auto"
     )
 
@@ -171,7 +171,10 @@ def _kernel_warnings(config: EngineConfig) -> tuple[str, ...]:
         raise ModelLoadError(str(error)) from error
     if config.device != "cpu" or reason is None:
         return ()
-    return (f"plain torch serves, several times slower than the compiled kernels: {reason}",)
+    return (
+        "plain torch is used instead of the compiled kernels, so steps are several times "
+        f"slower: {reason}",
+    )
 
 
 def _form(config: EngineConfig, spec: DecoderSpec) -> type[Linear]:

@@ -75,10 +75,11 @@ def check_sampling(sampling: SamplingParams, vocab: int) -> None:
     }
     for name, (value, least, most) in ranges.items():
         if not least <= value <= most:  # as NaN is not
-            raise InvalidRequestError(f"{name} must lie between {least:g} and {most:g}", name)
+            raise InvalidRequestError(f"{name} must be between {least:g} and {most:g}", name)
     if any(not abs(add) <= PENALTY_MAX for add in sampling.logit_bias.values()):
         raise InvalidRequestError(
-            f"each logit_bias must lie between {-PENALTY_MAX:g} and {PENALTY_MAX:g}", "logit_bias"
+            f"each value of logit_bias must be between {-PENALTY_MAX:g} and {PENALTY_MAX:g}",
+            "logit_bias",
         )
     _check_tokens(sampling, vocab)
 
@@ -86,9 +87,9 @@ def check_sampling(sampling: SamplingParams, vocab: int) -> None:
 def _check_tokens(sampling: SamplingParams, vocab: int) -> None:
     allowed = sampling.allowed_token_ids
     if allowed is not None and not allowed:
-        raise InvalidRequestError("allowed_token_ids holds no token", "allowed_token_ids")
+        raise InvalidRequestError("allowed_token_ids is empty", "allowed_token_ids")
     if not all(sampling.bad_words):
-        raise InvalidRequestError("a bad word has no token", "bad_words")
+        raise InvalidRequestError("an entry of bad_words has no token", "bad_words")
     lists: dict[str, Collection[int]] = {
         "allowed_token_ids": allowed or (),
         "bad_words": list(chain.from_iterable(sampling.bad_words)),
@@ -105,7 +106,7 @@ def _check_tokens(sampling: SamplingParams, vocab: int) -> None:
         count += len(token_ids)
         if count > RULE_TOKENS_MAX:
             raise InvalidRequestError(
-                f"the lists of token ids hold more than {RULE_TOKENS_MAX} together", name
+                f"the lists of token ids contain more than {RULE_TOKENS_MAX} together", name
             )
         check_token_ids(token_ids, vocab, name)
 
@@ -121,13 +122,15 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
     long these are. Whether it is too long, `check_share` says."""
     sampling, vocab = request.sampling, config.model.vocab
     if not request.prompt_token_ids:
-        raise InvalidRequestError("the prompt holds no token", param="prompt")
+        raise InvalidRequestError("the prompt contains no token", param="prompt")
     if len(request.prediction_token_ids) > config.model.context_tokens:
-        raise InvalidRequestError("the prediction is longer than any answer", "prediction")
+        raise InvalidRequestError("the prediction is longer than the model's context", "prediction")
     check_sampling(sampling, vocab)
     most = min(config.engine.max_waiting, config.engine.max_tenant_waiting)
     if sampling.n > most:
-        raise InvalidRequestError(f"n may be {most} at most: no more can wait at once", "n")
+        raise InvalidRequestError(
+            f"n can be at most {most}, the number of sequences that can wait at once", "n"
+        )
     if sampling.beams is not None:
         check_beams(sampling, vocab, stop_ids(config, request))
     _check_tenant(request.tenant)
@@ -138,12 +141,14 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
 def _check_adapter(config: ResolvedConfig, adapter: AdapterRef) -> None:
     if not 1 <= adapter.rank <= config.engine.max_rank:
         raise InvalidRequestError(
-            f"the adapter's rank {adapter.rank} exceeds this engine's max_rank "
-            f"{config.engine.max_rank}, or is none",
+            f"the adapter's rank is {adapter.rank}; this engine allows 1 to "
+            f"{config.engine.max_rank} (max_rank)",
             param="model",
         )
     if config.engine.max_adapters < 1:
-        raise InvalidRequestError("this engine has no adapter slots (max_adapters)", param="model")
+        raise InvalidRequestError(
+            "this engine has no adapter slots; raise max_adapters", param="model"
+        )
 
 
 def _check_tenant(tenant: Tenant) -> None:
@@ -151,22 +156,22 @@ def _check_tenant(tenant: Tenant) -> None:
     fails each of these."""
     if not WEIGHT_MIN <= tenant.weight <= WEIGHT_MAX:
         raise InvalidRequestError(
-            f"a tenant's weight must lie between {WEIGHT_MIN:g} and {WEIGHT_MAX:g}, it is "
+            f"a tenant's weight must be between {WEIGHT_MIN:g} and {WEIGHT_MAX:g}, but it is "
             f"{tenant.weight:g}; change its plan",
             param="tenant",
         )
     for name, target_ms in (("ttft_ms", tenant.ttft_ms), ("tpot_ms", tenant.tpot_ms)):
         if target_ms is not None and not 0 < target_ms < math.inf:
             raise InvalidRequestError(
-                f"a tenant's {name} must be above 0 and finite, it is {target_ms:g}; change its "
-                "plan",
+                f"a tenant's {name} must be above 0 and finite, but it is {target_ms:g}; change "
+                "its plan",
                 param="tenant",
             )
     for name in ("min_memory_share", "max_memory_share"):
         share = getattr(tenant, name)
         if not 0 <= share <= 1:
             raise InvalidRequestError(
-                f"a tenant's {name} must lie between 0 and 1, it is {share:g}; change its plan",
+                f"a tenant's {name} must be between 0 and 1, but it is {share:g}; change its plan",
                 param="tenant",
             )
 
@@ -176,7 +181,9 @@ def check_share(config: ResolvedConfig, request: GenerationRequest, memory: Memo
     context nor what the tenant can have of the arena, and InvalidRequestError when its share has
     no room for an adapter."""
     if request.adapter is not None and memory.most_adapters(request.tenant) < 1:
-        raise InvalidRequestError("the tenant's memory share has no adapter slot", param="model")
+        raise InvalidRequestError(
+            "the tenant's memory share is too small for an adapter", param="model"
+        )
     sampling, prompt = request.sampling, request.prompt_token_ids
     pages = memory.most_kv_pages(request.tenant)
     context = min(config.model.context_tokens, pages * config.engine.block_tokens)
@@ -344,15 +351,15 @@ class Gate:
         own = self._queue.waiting_of(tenant.key) + tenant_held
         if own + num_sequences > self._tenant_limit:
             raise QueueFullError(
-                f"{own} sequences of this tenant wait and {num_sequences} more would exceed its "
-                f"limit of {self._tenant_limit}; try again later",
+                f"{own} sequences of this tenant are waiting, and {num_sequences} more would "
+                f"exceed its limit of {self._tenant_limit}; try again later",
                 self._room_ms(own + num_sequences - self._tenant_limit, waiting, own),
             )
         least = max(self._limit // LEAST_PART, 1)
         if waiting + num_sequences > self._limit and own + num_sequences > least:
             raise QueueFullError(
-                f"{waiting} sequences wait and {num_sequences} more would exceed the limit of "
-                f"{self._limit}; try again later",
+                f"{waiting} sequences are waiting, and {num_sequences} more would exceed the "
+                f"limit of {self._limit}; try again later",
                 self._room_ms(waiting + num_sequences - self._limit, waiting, waiting),
             )
 
@@ -380,8 +387,9 @@ class Gate:
             self.relegate(sequence)
         elif late_s > 0:
             raise DeadlineError(
-                f"the first token is expected after {expected_s * 1000:.0f} ms; this plan promises "
-                f"{tenant.ttft_ms:.0f} ms and refuses what would be late",
+                f"the first token is expected after {expected_s * 1000:.0f} ms, but this plan "
+                f"promises it within {tenant.ttft_ms:.0f} ms and refuses requests that would be "
+                "late; try again later",
                 self.feasibility.retry_after_ms(late_s),
             )
 

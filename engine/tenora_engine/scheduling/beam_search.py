@@ -29,10 +29,12 @@ def check_beams(sampling: SamplingParams, vocab: int, stop_ids: frozenset[int]) 
         return
     most = min(BEAM_WIDTH_MAX, vocab - len(stop_ids))
     if sampling.n > most:
-        raise InvalidRequestError(f"a beam search has at most {most} beams here", "n")
+        raise InvalidRequestError(
+            f"a beam search can have at most {most} beams on this engine", "n"
+        )
     if not abs(beams.length_penalty) <= LENGTH_PENALTY_MAX:  # as NaN is not
         raise InvalidRequestError(
-            f"length_penalty must lie between {-LENGTH_PENALTY_MAX:g} and {LENGTH_PENALTY_MAX:g}",
+            f"length_penalty must be between {-LENGTH_PENALTY_MAX:g} and {LENGTH_PENALTY_MAX:g}",
             "length_penalty",
         )
     grammar = sampling.grammar
@@ -53,7 +55,9 @@ def check_beams(sampling: SamplingParams, vocab: int, stop_ids: frozenset[int]) 
         ("grammar" if grammar is None else grammar.param, grammar is None),
     ):
         if not is_neutral:
-            raise InvalidRequestError(f"{name} has no meaning in a beam search; leave it out", name)
+            raise InvalidRequestError(
+                f"{name} cannot be combined with a beam search; leave it out", name
+            )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -479,9 +479,9 @@ class Intake:
         if resident is not None:
             pages = len(resident.pages)
         return (
-            f"{len(sequence.token_ids)} tokens need {self._memory.blocks(len(sequence.token_ids))} "
-            f"pages and the adapter {pages}, more than the "
-            f"{self._memory.pool.total} pages of this engine, of which the tenant can have "
-            f"{self._memory.most_kv_pages(sequence.request.tenant)} for it; "
-            "shorten the prompt or give the engine more memory"
+            f"{len(sequence.token_ids)} tokens need "
+            f"{self._memory.blocks(len(sequence.token_ids))} pages and the adapter needs "
+            f"{pages}, but this engine has {self._memory.pool.total} pages, of which the tenant "
+            f"can have {self._memory.most_kv_pages(sequence.request.tenant)} for this; shorten "
+            "the prompt, or give the engine more memory"
         )

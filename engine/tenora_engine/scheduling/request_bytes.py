@@ -82,15 +82,15 @@ class RequestBytes:
     def _check_room(self, key: str, size: int) -> None:
         own, total = self._by_tenant[key], self.total
         if total + size > HARD_LIMIT * max(self._most, size):
-            raise self._refusal(f"the requests in flight take {_mib(total)}", size)
+            raise self._refusal(f"the requests in flight use {_mib(total)}", size)
         if not own:
             return
         if own + size > self._most // TENANT_SHARE:
-            raise self._refusal(f"this tenant's requests in flight take {_mib(own)}", size)
+            raise self._refusal(f"this tenant's requests in flight use {_mib(own)}", size)
         share = self._most // max(len(self._by_tenant), 1)
         if total + size > self._most and own + size > share:
             raise self._refusal(
-                f"the requests in flight take {_mib(total)}, this tenant's {_mib(own)}", size
+                f"the requests in flight use {_mib(total)}, this tenant's {_mib(own)}", size
             )
 
     def _refusal(self, taken: str, size: int) -> QueueFullError:

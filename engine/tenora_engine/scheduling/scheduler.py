@@ -281,7 +281,9 @@ class Scheduler:
             sequence = step.items[row].sequence
             if sequence.state is SequenceState.RUNNING and NO_NUMBER not in result.token_ids[row]:
                 if not 0 < math.hypot(*embedding) < math.inf:
-                    self._fail_weights(sequence, "a hidden state that has no direction")
+                    self._fail_weights(
+                        sequence, "the hidden state has no direction (it is zero, NaN or infinite)"
+                    )
                     continue
                 request_id = sequence.request.request_id
                 self.requests.events.append(
@@ -366,7 +368,7 @@ class Scheduler:
             self.requests.preempt(victim)
 
     def _fail_weights(
-        self, sequence: Sequence, what: str = "logits that are no numbers (NaN or infinite)"
+        self, sequence: Sequence, what: str = "the logits are NaN or infinite"
     ) -> None:
         """Whatever was taken for its token, or its embedding, would mean nothing."""
         adapter = sequence.request.adapter

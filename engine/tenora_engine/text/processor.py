@@ -35,8 +35,8 @@ class TextProcessor:
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise ModelLoadError(
-                f"the model folder {folder} has no tokenizer.json; save the model's fast tokenizer "
-                "there (AutoTokenizer.from_pretrained(...).save_pretrained(folder))"
+                f"the model folder {folder} has no tokenizer.json; save the model's fast "
+                "tokenizer there: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
             )
         try:
             self._tokenizer = Tokenizer.from_file(str(file))

@@ -70,19 +70,19 @@ class EngineAddress(msgspec.Struct, frozen=True):
         if self.endpoint.startswith("tcp://"):
             if self.keys is None:
                 raise InsecureEndpointError(
-                    f"{self.endpoint} needs CURVE keys: without them prompts and the token would"
-                    " cross in clear; give the keys, or listen at ipc:///path"
+                    f"{self.endpoint} needs CURVE keys, because without them prompts and the "
+                    "token would be sent unencrypted; give the keys, or listen at ipc:///path"
                 )
         elif self.endpoint.startswith("ipc:///"):
             folder = Path(self.endpoint.removeprefix("ipc://")).parent
             if folder.exists() and folder.stat().st_mode & stat.S_IWOTH:
                 raise InsecureEndpointError(
-                    f"everybody may write to {folder}, so that another could take the engine's"
-                    f" socket there; choose a private folder for {self.endpoint}"
+                    f"everybody can write to {folder}, so another user could replace the "
+                    f"engine's socket; choose a private folder for {self.endpoint}"
                 )
         else:
             raise InsecureEndpointError(
-                f"{self.endpoint!r} is no address of an engine; give ipc:///path or tcp://host:port"
+                f"{self.endpoint!r} is not an engine's address; use ipc:///path or tcp://host:port"
             )
 
     @property
@@ -120,7 +120,7 @@ class EngineAddress(msgspec.Struct, frozen=True):
     def _bind_unix(self, router: zmq.Socket[bytes], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if _is_served(path):  # ZeroMQ would take the path from whoever listens there
-            raise EngineUnavailableError(f"another engine listens at {self.endpoint}")
+            raise EngineUnavailableError(f"another engine is listening at {self.endpoint}")
         before = os.umask(0o177)  # a socket of mode 600 from the first moment
         try:
             router.bind(self.endpoint)

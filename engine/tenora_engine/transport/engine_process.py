@@ -130,7 +130,9 @@ class EngineProcess:
                 listening = await self._next_report(child)
                 loaded = await self._next_report(child)
                 if not isinstance(listening, m.Listening) or not isinstance(loaded, m.Loaded):
-                    raise EngineUnavailableError("the engine process speaks another language")
+                    raise EngineUnavailableError(
+                        "the engine process sent an unknown message; is it another version?"
+                    )
         except TimeoutError:
             await self._end_child()
             raise EngineUnavailableError(
@@ -141,7 +143,7 @@ class EngineProcess:
             raise
         self._last_error = None
         if again:
-            _log.warning("the engine process has been started again (process %s)", child.pid)
+            _log.warning("the engine process has been restarted (process %s)", child.pid)
         self._tell(Started(child.pid, again))
 
     async def _spawn(self) -> asyncio.subprocess.Process:
@@ -164,8 +166,8 @@ class EngineProcess:
         line = await child.stdout.readline() if child.stdout is not None else b""
         if not line:
             raise EngineUnavailableError(
-                f"the engine process ended while starting ({how_ended(await child.wait())});"
-                " its log says more"
+                f"the engine process ended while starting ({how_ended(await child.wait())}); "
+                "see its log"
             )
         report: m.Report = _decode_report(line)
         if isinstance(report, m.LoadFailed):
@@ -206,7 +208,7 @@ class EngineProcess:
             pulse.close()
 
     def _note(self, event: Died | NotStarted) -> None:
-        _log.error("%s; it is started again", event.error)
+        _log.error("%s; it is being restarted", event.error)
         self._last_error = event.error
         self._tell(event)
 
@@ -229,7 +231,7 @@ class EngineProcess:
                 async with asyncio.timeout(self._stop_timeout_s):
                     await child.wait()
             except TimeoutError:
-                _log.error("the engine process did not end in time and is killed")
+                _log.error("the engine process did not stop in time and is killed")
                 child.kill()
                 await child.wait()
         if child.stdin is not None:

@@ -115,7 +115,7 @@ class InProcessEngineClient(RoutedClient):
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            self._router.fail_all(EngineUnavailableError("the engine did not end in time"))
+            self._router.fail_all(EngineUnavailableError("the engine did not stop in time"))
         await asyncio.to_thread(self._loop.stop)
         if self._hours is not None:
             self._hours.end()
@@ -255,7 +255,7 @@ class InProcessEngineClient(RoutedClient):
         def written(done: Future[None]) -> None:
             error = done.exception()
             if error is not None:
-                _log.error("usage records are lost", exc_info=error)
+                _log.error("usage records were lost", exc_info=error)
             self._later(call, *arguments)
 
         assert self._keeper is not None

@@ -113,8 +113,8 @@ class UsageOutbox:
         """Why no work should be begun, in words for a person."""
         if self._log is None and len(self._window) > _MEMORY_MAX - _MEMORY_LEFT:
             return (
-                f"{len(self._window)} usage records wait in memory and nobody reads them; set"
-                " outbox_dir to a disk with room"
+                f"{len(self._window)} usage records are in memory and nobody reads them; set "
+                "outbox_dir to a disk with space"
             )
         return self._trouble
 
@@ -149,7 +149,7 @@ class UsageOutbox:
         except OSError:
             return
         self._trouble = None
-        _log.warning("the usage outbox can write again; new work is taken")
+        _log.warning("the usage outbox can be written again; new requests are accepted")
 
     def _write_unwritten(self, log: SegmentLog) -> None:
         """What has been acknowledged is written for the totals, with its acknowledgement."""
@@ -187,17 +187,20 @@ class UsageOutbox:
 
     def _note_trouble(self, error: OSError) -> None:
         if self._trouble is None:
-            _log.error("the usage outbox cannot write: %s; no new work is taken", error)
+            _log.error(
+                "the usage outbox cannot be written: %s; no new requests are accepted", error
+            )
         self._trouble = (
-            f"usage cannot be recorded: {error.strerror or error} (the disk of the outbox); what"
-            " runs is finished and kept, and work is taken again once the disk can be written to"
+            f"usage cannot be recorded: {error.strerror or error} (on the outbox's disk); "
+            "running requests finish and their usage is kept, and new requests are accepted "
+            "once the disk can be written again"
         )
 
     def _hold_in_memory(self, records: Sequence[Metered]) -> None:
         if len(self._window) + len(records) > max(self._window_max, 2 * _WINDOW):
             raise OutboxFullError(
-                f"{len(self._window)} usage records wait and no more can be kept; set outbox_dir to"
-                " a disk with room, and see why usage is not being read"
+                f"{len(self._window)} usage records are waiting and no more can be kept; set "
+                "outbox_dir to a disk with space, and check why usage is not being read"
             )
         if self._log is None:
             self._totals.add(0, _usage(records))
@@ -232,7 +235,9 @@ class UsageOutbox:
             # Not synced: what a power cut forgets is given once more, and known by its id.
             self._log.append([(ACK, _encode(known))], sync=False)
         except OSError as error:
-            _log.error("the usage outbox cannot write: %s; records may be given twice", error)
+            _log.error(
+                "the usage outbox cannot be written: %s; records may be delivered twice", error
+            )
         self._live.subtract(held.segment for held in popped if held.segment is not None)
         self._owed += [held.record for held in popped if held.segment is None]
         self._delete_finished(self._log)
@@ -256,7 +261,7 @@ class UsageOutbox:
             try:
                 self._totals.save(segment)
             except OSError as error:
-                _log.error("the totals of the outbox are in memory only: %s", error)
+                _log.error("the usage totals of the outbox are only in memory: %s", error)
         else:
             log.delete(segment)
         del self._live[segment]
@@ -285,8 +290,8 @@ class UsageOutbox:
         its segment stays, for whoever can read it."""
         if record is None:
             _log.error(
-                "a usage record in segment %d of the outbox, at byte %d, cannot be read and is "
-                "kept there unbilled; was it written by another version?",
+                "a usage record in segment %d of the outbox, at byte %d, cannot be read; it "
+                "stays there and is not billed. Was it written by another version?",
                 segment,
                 frame.offset,
             )

@@ -99,7 +99,7 @@ class ProcessEngineClient(RemoteEngineClient):
             async with asyncio.timeout(_FAREWELL_S):
                 await self._said_goodbye.wait()
         except TimeoutError:
-            _log.warning("the engine's last events did not arrive")
+            _log.warning("the last events of the engine did not arrive")
 
     def _note_connection(self, there_is_one: bool) -> None:
         """What ends a connection is the child's end, of which Died knows more; it comes through

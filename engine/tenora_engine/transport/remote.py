@@ -128,9 +128,9 @@ class RemoteEngineClient(RoutedClient):
 
     def _what_is_there(self) -> str:
         if self._link is not None and self._link.connected:
-            return "what listens there still loads, or expects another token"
+            return "the process listening there is still loading, or expects another token"
         if self._link is not None and self._link.refused:
-            return "what listens there expects other keys"
+            return "the process listening there expects other keys"
         return "nothing listens there"
 
     async def stop(self) -> None:
@@ -214,7 +214,7 @@ class RemoteEngineClient(RoutedClient):
         """Send a question and wait for its answer. Raises EngineUnavailableError."""
         self._check_connected()
         if len(self._calls) >= _CALLS_MAX:
-            raise EngineUnavailableError(f"{_CALLS_MAX} questions to the engine wait already")
+            raise EngineUnavailableError(f"{_CALLS_MAX} calls to the engine are already waiting")
         number = next(self._call_numbers)
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._calls[number] = future
@@ -223,7 +223,9 @@ class RemoteEngineClient(RoutedClient):
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
-            raise EngineUnavailableError(f"the engine did not answer in {timeout_s} s") from None
+            raise EngineUnavailableError(
+                f"the engine did not answer within {timeout_s} s"
+            ) from None
         finally:
             self._calls.pop(number, None)
 
@@ -267,7 +269,7 @@ class RemoteEngineClient(RoutedClient):
         ) as error:
             raise InvalidRequestError(f"a value cannot be sent to the engine: {error}") from error
         if self._link is not None and not self._link.send(data):
-            self._lost(EngineUnavailableError("the engine does not take messages any more"))
+            self._lost(EngineUnavailableError("the engine does not accept messages any more"))
 
     def _connect(self) -> None:
         self._said_goodbye.clear()
@@ -294,14 +296,14 @@ class RemoteEngineClient(RoutedClient):
         """The engine does not know us through another connection than before: nobody could take
         what runs over to it."""
         if self._is_ready.is_set():
-            self._lost(EngineUnavailableError("the engine has gone away; try again later"))
+            self._lost(EngineUnavailableError("the engine has disconnected; try again later"))
         if there_is_one:
             self._say_hello()
 
     def _note_failure(self, error: Exception) -> None:
         """This client is not ready, all who wait are told, the engine ends what it runs for us,
         and with the next Hello it begins anew."""
-        _log.error("the connection to the engine failed and begins anew", exc_info=error)
+        _log.error("the connection to the engine failed and is being restored", exc_info=error)
         self._lost(EngineUnavailableError(f"the connection to the engine failed: {error}"))
         if self._link is not None:
             self._link.send(encode(m.Bye()))
@@ -364,14 +366,17 @@ class RemoteEngineClient(RoutedClient):
             self._lost(stopped_error())
             self._said_goodbye.set()
         elif isinstance(message, m.Unknown):
-            self._lost(EngineUnavailableError("the engine does not know this client any more"))
+            self._lost(EngineUnavailableError("the engine no longer knows this client"))
             self._say_hello()
         else:
             self._answer(message)
 
     def _note_refusing(self, reason: str | None) -> None:
         if (reason is None) != (self._refuses is None):
-            _log.warning("the engine takes %s", "new work again" if reason is None else "none now")
+            _log.warning(
+                "the engine accepts %s",
+                "new requests again" if reason is None else f"no new requests: {reason}",
+            )
         self._refuses = reason
 
     def _answer(

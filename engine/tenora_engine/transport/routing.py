@@ -69,7 +69,7 @@ class RequestRouter:
         """Raises InvalidRequestError when a request of that id is in flight."""
         if request.request_id in self._streams:
             raise InvalidRequestError(
-                f"a request {request.request_id!r} is in flight already", "request_id"
+                f"a request with the id {request.request_id!r} is already in flight", "request_id"
             )
         stream = EventStream(request)
         self._streams[request.request_id] = stream
@@ -145,7 +145,7 @@ class RoutedClient(abc.ABC):
 
 
 def stopped_error() -> EngineUnavailableError:
-    return EngineUnavailableError("the engine has been stopped; start it again")
+    return EngineUnavailableError("the engine has been stopped; restart it")
 
 
 class ActiveRequests:

@@ -50,7 +50,8 @@ class SegmentLog:
         except OSError as error:
             os.close(self._lock_fd)
             raise EngineUnavailableError(
-                f"another engine uses the outbox in {directory}; stop it or set another outbox_dir"
+                f"another engine is using the outbox in {directory}; stop it, or set "
+                "another outbox_dir"
             ) from error
         numbers = (path.stem for path in directory.glob(f"*{_SUFFIX}"))
         self._segments = sorted(int(number) for number in numbers if number.isdigit())

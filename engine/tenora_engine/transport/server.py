@@ -120,7 +120,7 @@ def _serve(
         report(m.Loaded())
         failure = server.serve(engine)
     if failure is not None:
-        _log.error("the engine failed and its process ends: %s", failure, exc_info=failure)
+        _log.error("the engine failed and its process exits: %s", failure, exc_info=failure)
     return failure
 
 

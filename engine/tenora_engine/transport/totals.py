@@ -115,7 +115,7 @@ class Totals:
         except FileNotFoundError:
             _write_file(identity, msgspec.json.encode(self._outbox))
         except msgspec.MsgspecError as error:
-            _log.error("the totals of the outbox begin anew: %s", error)
+            _log.error("the usage totals of the outbox start again: %s", error)
             _write_file(identity, msgspec.json.encode(self._outbox))
         for path in folder.glob(f"*{_SUFFIX}"):
             try:

@@ -108,7 +108,7 @@ class UsageDesk:
         self._asking = False
         error = done.exception()
         if error is not None:
-            _log.error("usage records cannot be read; they wait: %s", error)
+            _log.error("usage records cannot be read and are kept: %s", error)
             return
         found = done.result()
         there_may_be_more = self._more or len(found) == GIVEN_MAX

@@ -32,12 +32,18 @@ router = APIRouter(tags=["audit"], route_class=EdgeRoute)
 
 Action = Annotated[
     str | None,
-    Query(description="Only this one, or those that begin so: api_key.create, api_key.*"),
+    Query(
+        description=(
+            "Only entries with this action; `api_key.*` matches every action with that prefix"
+        )
+    ),
 ]
-Actor = Annotated[str | None, Query(description="Only by this one, such as person:person_...")]
-Target = Annotated[str | None, Query(description="Only on this one, by its id")]
-Start = Annotated[QueryTime | None, Query(description="From here on")]
-End = Annotated[QueryTime | None, Query(description="Before this")]
+Actor = Annotated[
+    str | None, Query(description="Only entries by this actor, such as person:person_...")
+]
+Target = Annotated[str | None, Query(description="Only entries about the target with this id")]
+Start = Annotated[QueryTime | None, Query(description="Only entries at or after this time")]
+End = Annotated[QueryTime | None, Query(description="Only entries before this time")]
 
 
 @router.get("/v1/audit_logs")
@@ -73,7 +79,9 @@ async def list_own_entries(
 async def list_entries(
     session: AdminSession,
     tenant_id: str | None = None,
-    operator: Annotated[bool, Query(description="Only the operator's chain")] = False,
+    operator: Annotated[
+        bool, Query(description="Only the operator's own entries (those of no tenant)")
+    ] = False,
     action: Action = None,
     actor: Actor = None,
     target: Target = None,
@@ -121,8 +129,7 @@ async def _page(
 async def export_own(
     state: State, tenant: Annotated[TenantContext, Depends(require_scope("keys"))]
 ) -> StreamingResponse:
-    """Every entry of the tenant's chain as a line of JSON, in the order in which they were
-    written."""
+    """Export all of the tenant's audit entries as JSON lines, oldest first."""
     sessions = partial(state.db.patient().tenant_session, tenant.tenant_id)
     return await _exported(sessions, tenant.tenant_id)
 
@@ -134,10 +141,14 @@ async def export_own(
 )
 async def export(
     state: State,
-    tenant_id: Annotated[str | None, Query(description="Only this tenant's chain")] = None,
-    operator: Annotated[bool, Query(description="Only the operator's chain")] = False,
+    tenant_id: Annotated[
+        str | None, Query(description="Only entries of the tenant with this id")
+    ] = None,
+    operator: Annotated[
+        bool, Query(description="Only the operator's own entries (those of no tenant)")
+    ] = False,
 ) -> StreamingResponse:
-    """Every entry as a line of JSON, chain by chain, in the order in which they were written."""
+    """Export all audit entries as JSON lines: chain by chain, each oldest first."""
     chain = OPERATOR if operator else tenant_id
     return await _exported(state.db.patient().admin_session, chain)
 
@@ -165,8 +176,8 @@ async def _lines(sessions: Sessions, chain: str | None) -> AsyncIterator[bytes]:
 
 @router.get("/admin/v1/audit_logs/verification", dependencies=[Depends(require_role(*READERS))])
 async def verify(session: AdminSession, state: State) -> AuditVerification:
-    """Walk every chain of the audit log and of the ledger, and say whether each entry is as it was
-    written."""
+    """Verify every hash chain of the audit log and of the ledger: whether each entry still is as it
+    was written."""
     found = await state.audit.verify(session)
     named = [] if found is None else [found]
     async for problem in problems(session, state.ledger.chain):

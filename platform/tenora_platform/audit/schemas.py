@@ -59,8 +59,8 @@ class AuditPage(ListPage[AuditEntry]):
 
 
 class AuditVerification(BaseModel):
-    """`problem` names the first entry that does not fit its chain, of the audit log's or the
-    ledger's; `problems` the first twenty."""
+    """`problem` names the first entry of the audit log or ledger that breaks its hash chain;
+    `problems` lists the first twenty."""
 
     object: Literal["audit_verification"] = "audit_verification"
     valid: bool

@@ -100,7 +100,7 @@ class AuditLog:
             if row.seq != seq:
                 return f"entry {seq} of chain {row.chain} is missing: found {row.seq}"
             if row.prev_hash != previous:
-                return f"{where} does not follow the entry before it"
+                return f"{where} does not match the hash of the entry before it"
             if not hmac.compare_digest(row.hash, self.hash_of(row)):
                 return f"{where} was changed after it was written"
             expected[row.chain] = (row.seq + 1, row.hash)

@@ -51,7 +51,7 @@ class PriceBook:
         except (SQLAlchemyError, OSError) as error:
             if self._lists is None:
                 raise
-            _log.warning("prices not read", reason=str(error))
+            _log.warning("price lists could not be read", reason=str(error))
         self._read_at = time.monotonic()
         return self._lists
 
@@ -73,7 +73,9 @@ class PriceBook:
             async with self._db.tenant_session(tenant_id) as session:
                 used = await quantities.volumes_of(session, tenant_id, month)
         except (SQLAlchemyError, OSError) as error:
-            _log.warning("volumes not read", tenant=tenant_id, reason=str(error))
+            _log.warning(
+                "volumes of price tiers could not be read", tenant=tenant_id, reason=str(error)
+            )
         while len(self._used) >= VOLUMES_MAX:
             del self._used[next(iter(self._used))]  # the one read longest ago
         self._used[tenant_id] = time.monotonic(), used

@@ -51,15 +51,15 @@ async def add_price_version(
         begin = await _earliest(session, scope, begins, at_least=datetime.now(UTC))
     if begin in begins:
         raise ConflictError(
-            f"A price list of this scope begins at {begin.isoformat()} already.",
+            f"A price list for this scope already begins at {begin.isoformat()}.",
             param="effective_from",
         )
     end = min((other for other in begins if other > begin), default=None)
     if await repository.last_rated(session, scope, begin, end) is not None:
         earliest = await _earliest(session, scope, begins, at_least=begin)
         raise ConflictError(
-            f"Usage from {begin.isoformat()} on has been rated already, and what has been rated "
-            f"does not change. The earliest date allowed is {earliest.isoformat()}.",
+            f"Usage from {begin.isoformat()} on has already been rated, and rated usage never "
+            f"changes. The earliest allowed effective_from is {earliest.isoformat()}.",
             param="effective_from",
             code="price_in_rated_period",
             details={"earliest_effective_from": earliest.isoformat()},
@@ -112,7 +112,9 @@ async def of_somebody(session: AsyncSession, scope: Scope) -> Scope:
         return scope._replace(tenant_id=owner)
     if scope.tenant_id is not None and await get_tenant(session, scope.tenant_id) is None:
         raise BadRequestError(
-            f"There is no tenant {scope.tenant_id[:80]!r}.", param="tenant", code="invalid_value"
+            f"There is no tenant with the id {scope.tenant_id[:80]!r}.",
+            param="tenant",
+            code="invalid_value",
         )
     return scope
 
@@ -157,8 +159,9 @@ async def add_missing_prices(
         if (meter, class_) in before.tiers or before.tiers_of(meter, class_) is not None:
             of = f"class {class_}" if class_ else "any class"
             raise ConflictError(
-                f"The price version {version_id} has a price for {meter} of {of}, which does not "
-                "change. A new version with a later effective_from ends it.",
+                f"The price version {version_id} already has a price for {meter} of {of}, which "
+                "cannot be changed. To replace it, add a new version with a later "
+                "effective_from.",
                 param=f"per_million.{meter}",
                 code="price_in_use",
             )
@@ -198,8 +201,8 @@ async def withdraw_price_version(session: AsyncSession, version_id: str) -> Pric
     price = await _find(session, version_id)
     if await repository.has_rated(session, price):
         raise ConflictError(
-            f"The price version {version_id} has rated usage and stays. A new version with a later "
-            "effective_from ends it.",
+            f"The price version {version_id} has already rated usage and cannot be deleted. To "
+            "replace it, add a new version with a later effective_from.",
             param="id",
             code="price_in_use",
         )

@@ -254,7 +254,9 @@ def priced_by(price: PriceList, event: Billable) -> Priced:
         total += quantity
     made = Priced(event, price if used else None, used)
     if total >= _LARGE and (most := made.rating_at_most({}).amount) >= _AMOUNT_END:
-        raise UnratableError(f"it would cost up to {most:.0f}, more than any book holds")
+        raise UnratableError(
+            f"it would cost up to {most:.0f}, which is larger than the books can store"
+        )
     return made
 
 
@@ -265,7 +267,9 @@ def rate_again(price: PriceList, event: Billable, positions: Sequence[int] | Non
     found = priced_by(price, event)
     missing = [volume.meter for volume in found.volumes() if volume.meter not in of]
     if missing:
-        raise UnratableError(f"price list {price.id} has tiers of {missing[0]}, but no position")
+        raise UnratableError(
+            f"price list {price.id} has tiers for {missing[0]}, but the position in them is missing"
+        )
     return found.rating(of)
 
 

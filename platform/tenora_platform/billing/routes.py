@@ -42,14 +42,25 @@ UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
 
 async def chosen_prices(
     q: Asked = None,
-    tenant: Annotated[str | None, Query(description="A tenant's own (its id)")] = None,
-    plan: Annotated[str | None, Query(description="A plan's")] = None,
-    model: Annotated[str | None, Query(description="A base model's")] = None,
-    adapter: Annotated[str | None, Query(description="An adapter's (its id)")] = None,
-    currency: Annotated[str | None, Query(pattern="^[A-Z]{3}$", description="In this one")] = None,
-    status: Annotated[Status | None, Query(description="As it is now")] = None,
+    tenant: Annotated[
+        str | None, Query(description="Only the price lists of the tenant with this id")
+    ] = None,
+    plan: Annotated[str | None, Query(description="Only the price lists of this plan")] = None,
+    model: Annotated[
+        str | None, Query(description="Only the price lists of this base model")
+    ] = None,
+    adapter: Annotated[
+        str | None, Query(description="Only the price lists of the adapter with this id")
+    ] = None,
+    currency: Annotated[
+        str | None, Query(pattern="^[A-Z]{3}$", description="Only price lists in this currency")
+    ] = None,
+    status: Annotated[
+        Status | None, Query(description="Only price lists with this status now")
+    ] = None,
     sort: Annotated[
-        Literal["effective_from", "-effective_from"], Query(description="With -: the newest first")
+        Literal["effective_from", "-effective_from"],
+        Query(description="Sort order; '-' in front means newest first"),
     ] = "effective_from",
 ) -> Chosen:
     """`q` is a part of a name or id of what the list holds for, or of its own."""
@@ -62,10 +73,10 @@ ChosenPrices = Annotated[Chosen, Depends(chosen_prices)]
 
 @router.get("/v1/prices")
 async def list_own_prices(state: State, tenant: UsageTenant) -> TenantPriceList:
-    """The price lists that hold for this tenant now, and those that are announced, with the dates
-    from which they hold. The most specific comes first: a request is priced by the first list in
-    force that fits its model and adapter. Prices are of a million units; for `device_residency` and
-    `host_residency` that is a GB-second, for `stored` a GB-hour."""
+    """List the price lists in force for this tenant, and announced ones with their start dates. The
+    most specific comes first: a request is priced by the first list in force that matches its model
+    and adapter. Prices are per million units; for `device_residency` and `host_residency` that is
+    one GB-second, for `stored` one GB-hour."""
     now = datetime.now(UTC)
     async with state.db.tenant_session(tenant.tenant_id) as session:
         found = await prices.of_tenant(session, tenant.tenant_id, tenant.plan.name, now)
@@ -83,10 +94,11 @@ async def list_prices(
     chosen: ChosenPrices,
     after: After = None,
     limit: Annotated[
-        int | None, Query(ge=1, le=100, description="How many at most; absent: all of them")
+        int | None,
+        Query(ge=1, le=100, description="Maximum number to return; default: all of them"),
     ] = None,
 ) -> PriceVersionList:
-    """Price lists that there were, are and will be, oldest first; none that was withdrawn."""
+    """List all price lists (past, current and future) except withdrawn ones, oldest first."""
     found = await repository.page_of_price_lists(session, chosen, after=after, limit=limit)
     rows = [PriceVersionListed.of_row(*each, chosen.now) for each in found]
     return PriceVersionList.of(rows, len(rows) if limit is None else limit)
@@ -94,18 +106,17 @@ async def list_prices(
 
 @router.post("/admin/v1/prices", status_code=201, dependencies=[Depends(require_role("billing"))])
 async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdmin) -> PriceVersion:
-    """Add a price list, now or announced for later. Events that waited for a price are rated at
-    once; what has been rated before is never changed: 409 `price_in_rated_period` names the
-    earliest date allowed, also as `error.earliest_effective_from`. That is the moment after the
-    last use of the list's scope that was rated, by whatever list; so a tenant's own agreement
-    cannot begin before usage that the plan's list has rated.
-
-    All prices are of a million units. Units are tokens, loads (`cold_load`: "50" is 0.00005 a
-    load), kB seconds (`device_residency`, `host_residency`: the price of a GB-second) and kB hours
-    (`stored`: the price of a GB-hour). Tiers count what a tenant has used in a month (UTC) under
-    this list, each model, meter and class apart, and each unit costs what its own tier says:
-    `[{"price": "0.40"}, {"from": 1000000000, "price": "0.30"}]` is 400.00 for the first thousand
-    million tokens and 300.00 for the next. A list that begins within a month counts from there."""
+    """Add a price list, effective now or later. Events that waited for a price are rated at once;
+    what has already been rated never changes: 409 `price_in_rated_period` names the earliest date
+    allowed, also in `error.earliest_effective_from`. That is the moment after the last rated usage
+    in the list's scope, whichever list rated it; so a tenant's own agreement cannot begin before
+    usage that the plan's list has rated. All prices are per million units. Units are tokens, loads
+    (`cold_load`: "50" is 0.00005 per load), kB-seconds (`device_residency`, `host_residency`: the
+    price of one GB-second) and kB-hours (`stored`: the price of one GB-hour). Tiers count what a
+    tenant has used in a month (UTC) under this list, separately for each model, meter and class,
+    and each unit costs the price of its own tier: `[{"price": "0.40"}, {"from": 1000000000,
+    "price": "0.30"}]` is 400.00 for the first billion tokens and 300.00 for the next. A list that
+    begins within a month counts from its start."""
     async with state.db.admin_session() as session:
         price = await prices.add_price_version(
             session,
@@ -128,8 +139,8 @@ async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdm
 async def add_missing_prices(
     version_id: str, body: MissingPrices, state: State, admin: CurrentAdmin
 ) -> PriceVersion:
-    """Add prices for meters and classes that a list has none for; usage that waited for them is
-    rated at once. What has a price keeps it: 409 `price_in_use`."""
+    """Add prices for meters and classes that a list does not price yet; usage that waited for them
+    is rated at once. Existing prices cannot be changed: 409 `price_in_use`."""
     async with state.db.admin_session() as session:
         before, after = await prices.add_missing_prices(session, version_id, body.tiers())
         await state.audit.append(
@@ -150,14 +161,15 @@ async def preview_price(
     session: AdminSession,
     after: After = None,
     limit: Annotated[
-        int | None, Query(ge=1, le=1000, description="How many tenants at most; absent: all")
+        int | None,
+        Query(ge=1, le=1000, description="Maximum number of tenants to return; default: all"),
     ] = None,
 ) -> PricePreview:
-    """What a month's usage would have cost each tenant by a list like this, had it held for all of
-    the month, beside what it did cost; nothing is changed. It takes over what its scope covers,
-    unless a more specific list rated it. `due_before` and `due_after` are with what lists include
-    and ask for at least. Sums are of all tenants; `limit` bounds how many are listed, by id, and
-    `after` is the last one of the page before."""
+    """Preview what a month's usage would have cost each tenant under a list like this for the whole
+    month, beside what it did cost; nothing is changed. The list replaces what its scope covers,
+    unless a more specific list rated it. `due_before` and `due_after` take included usage and
+    minimums into account. Sums are over all tenants; `limit` bounds how many tenants are listed, by
+    id, and `after` is the last id of the page before."""
     month = _month(body.month)
     new = PriceList(
         id="",
@@ -193,7 +205,7 @@ def _month(text: str | None) -> date:
 
 @router.delete("/admin/v1/prices/{version_id}", dependencies=[Depends(require_role("billing"))])
 async def withdraw_price(version_id: str, state: State, admin: CurrentAdmin) -> Deleted:
-    """Take back a price list that has rated nothing; 409 `price_in_use` once it has."""
+    """Withdraw a price list that has not rated any usage; 409 `price_in_use` if it has."""
     async with state.db.admin_session() as session:
         price = await prices.withdraw_price_version(session, version_id)
         await state.audit.append(

@@ -33,7 +33,7 @@ Scope = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1
 
 
 class PriceEntry(Body):
-    """The price of one meter, for one class and from one quantity on."""
+    """The price of one meter, for one class, from one quantity on."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
@@ -41,18 +41,22 @@ class PriceEntry(Body):
         default=None,
         alias="class",
         pattern=r"^[a-z][a-z0-9_-]{0,31}$",
-        description="The class that really served (`priority`, `default`, `flex`, `batch`, ...). "
-        "Absent: every class that has no entry of its own.",
+        description="The service class that actually served (`priority`, `default`, `flex`, "
+        "`batch`, ...). Without it, the price is for every class that has no entry of "
+        "its own.",
     )
     from_quantity: int = Field(
         default=0,
         alias="from",
         ge=0,
         lt=2**62,
-        description="Units that the tenant has used before in the month (UTC) of this model, meter "
-        "and class under this list: from there on this price holds. Each class needs one from 0.",
+        description="The price applies to units above this quantity, counted per tenant, month "
+        "(UTC), model, meter and class under this list. Each class needs an entry "
+        "from 0.",
     )
-    price: Price = Field(description="Of a million units, as a decimal string: `0.40`.")
+    price: Price = Field(
+        description="Price of one million units, as a decimal string such as `0.40`."
+    )
 
 
 def _as_entries(value: Any) -> Any:
@@ -65,17 +69,17 @@ def _complete(entries: list[PriceEntry]) -> list[PriceEntry]:
     for entry in entries:
         quantities = seen.setdefault(entry.class_, set())
         if entry.from_quantity in quantities:
-            raise ValueError(f"has two prices of {_name(entry.class_)} from {entry.from_quantity}")
+            raise ValueError(f"has two prices for {_name(entry.class_)} from {entry.from_quantity}")
         quantities.add(entry.from_quantity)
     for class_, quantities in seen.items():
         if 0 not in quantities:
-            raise ValueError(f"has no price of {_name(class_)} from 0, for the first units")
+            raise ValueError(f"has no price for {_name(class_)} from 0, which the first units need")
     return entries
 
 
 def _without_class(entries: list[PriceEntry]) -> list[PriceEntry]:
     if any(entry.class_ is not None for entry in entries):
-        raise ValueError("has no class: what is held is held for every class")
+        raise ValueError("cannot have a class, because memory and storage are priced without one")
     return entries
 
 
@@ -96,7 +100,8 @@ _FREE = [PriceEntry(price=Decimal(0))]
 
 
 class Prices(BaseModel):
-    """What a million units of each meter cost: one price, or a list of prices by class and tier."""
+    """The price of a million units of each meter: one price, or a list of prices by class and
+    tier."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -117,18 +122,21 @@ class Prices(BaseModel):
         }
     )
 
-    uncached_prefill: MeterPrices = Field(description="Prompt tokens that were computed.")
-    cached_prefill: MeterPrices = Field(description="Prompt tokens taken from the prefix cache.")
-    output: MeterPrices = Field(description="Tokens that were generated.")
+    uncached_prefill: MeterPrices = Field(
+        description="Prompt tokens that were computed (not cached)."
+    )
+    cached_prefill: MeterPrices = Field(description="Prompt tokens from the prefix cache.")
+    output: MeterPrices = Field(description="Generated tokens.")
     cold_load: MeterPrices = Field(
         default=_FREE,
-        description="Loads of an adapter that was in neither device nor host memory. The unit is "
-        'one load: "50" is 0.00005 each.',
+        description="Adapter loads from the object store (the adapter was in neither device nor "
+        'host memory). The unit is one load: "50" is 0.00005 per load.',
     )
     device_residency: HeldPrices = Field(
         default=_FREE,
-        description="An adapter in device memory. The unit is a kB second, so a million of them "
-        "are a GB-second (10^9 byte seconds): the price is that of one GB-second. It has no class.",
+        description="An adapter in device memory. The unit is one kB-second, so the price of a "
+        "million units is the price of one GB-second (10^9 byte-seconds). It has no "
+        "class.",
     )
     host_residency: HeldPrices = Field(
         default=_FREE,
@@ -136,8 +144,8 @@ class Prices(BaseModel):
     )
     stored: HeldPrices = Field(
         default=_FREE,
-        description="Adapters in the object store. The unit is a kB hour, so the price is that of "
-        "one GB-hour. It has no class.",
+        description="Adapters in the object store. The unit is one kB-hour, so the price of a "
+        "million units is the price of one GB-hour. It has no class.",
     )
 
     def tiers(self) -> dict[tuple[Meter, str], Tiers]:
@@ -156,13 +164,15 @@ def _tiers(
 
 
 class PriceScope(Body):
-    """For whom a list holds; what is absent is any."""
+    """What a list applies to; an absent field means any."""
 
     model: Scope | None = Field(default=None, description="The base model's id.")
     plan: Scope | None = None
-    tenant: Scope | None = Field(default=None, description="A tenant's id: its own agreement.")
+    tenant: Scope | None = Field(
+        default=None, description="A tenant's id: the list is this tenant's own agreement."
+    )
     adapter: Scope | None = Field(
-        default=None, description="An adapter's id; the list is then its owner's."
+        default=None, description="An adapter's id; the list then applies to its owner only."
     )
 
 
@@ -176,17 +186,21 @@ class PriceTerms(PriceScope):
     per_million: Prices
     minimum: Money = Field(
         default=Decimal(0),
-        description="What a month's invoice comes to at least. Of the list without model and "
-        "adapter that holds at the month's end.",
+        description="Minimum amount of a month's invoice. Taken from the list without model and "
+        "adapter that is in force at the end of the month.",
     )
     included: Money = Field(
-        default=Decimal(0), description="What is taken off a month's usage, likewise."
+        default=Decimal(0),
+        description=(
+            "Amount of usage included per month, deducted from the invoice; taken from "
+            "the same list."
+        ),
     )
 
 
 class PriceVersionCreate(PriceTerms):
-    """A new price list, from `effective_from` until the next one of the same scope; without
-    `effective_from` from now on. It may not begin where usage of its scope has been rated."""
+    """A new price list, in force from `effective_from` (default: now) until the next list of the
+    same scope. It cannot begin before usage of its scope that has been rated."""
 
     effective_from: BodyTime | None = None
 
@@ -204,7 +218,7 @@ PricesByMeter = Annotated[
 
 
 class MissingPrices(Body):
-    """Prices that a list does not have yet, by meter; what it prices stays as it is."""
+    """Prices that a list does not have yet, by meter; existing prices stay as they are."""
 
     per_million: PricesByMeter
 
@@ -224,8 +238,8 @@ ShownPrices = str | list[PriceEntryShown]
 
 
 class PriceVersion(BaseModel):
-    """`per_million` has a string where one price holds for all, else a list by class and tier; a
-    meter that is missing has no price, and its usage waits."""
+    """`per_million` is a string if one price applies to all, else a list by class and tier. A meter
+    that is missing has no price, and its usage waits for one."""
 
     id: str
     object: Literal["price_version"] = "price_version"
@@ -246,8 +260,8 @@ class PriceVersion(BaseModel):
 
 
 class PriceVersionListed(PriceVersion, IdItem):
-    """With the names of its tenant and adapter, if it is of one. `no` is what invoices' lines call
-    `price_version`."""
+    """With the names of its tenant and adapter, if it has them. `no` is the number that invoice
+    lines call `price_version`."""
 
     no: int
     status: Status
@@ -272,7 +286,7 @@ class PriceVersionList(ListPage[PriceVersionListed]):
 
 
 class TenantPrice(PriceVersion):
-    """`announced` is one that has not begun yet."""
+    """`announced`: it is not in force yet."""
 
     status: Literal["in_force", "announced"]
 
@@ -311,17 +325,17 @@ def shown(price: PriceList) -> dict[str, Any]:
 
 
 class PricePreviewCreate(PriceTerms):
-    """A price list that is not added, and the month that is priced by it."""
+    """A price list to preview (it is not added), and the month to price with it."""
 
     month: str | None = Field(
         default=None,
         pattern=r"^20\d\d-(0[1-9]|1[0-2])$",
-        description="Such as `2026-10`, in UTC; absent: the last one that has ended.",
+        description="A month such as `2026-10`, in UTC; default: the last full month.",
     )
 
 
 class MeterPreview(BaseModel):
-    """Money by currency, as exact decimal strings. `unpriced`: how much of `quantity` would wait
+    """Money by currency, as exact decimal strings. `unpriced` is how much of `quantity` would wait
     for a price."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
@@ -335,7 +349,7 @@ class MeterPreview(BaseModel):
 
 
 class TenantPreview(BaseModel):
-    """`before` and `after` are of the usage alone."""
+    """`before` and `after` are usage only."""
 
     tenant: str
     tenant_name: str | None = None
@@ -347,9 +361,10 @@ class TenantPreview(BaseModel):
 
 
 class PricePreview(BaseModel):
-    """What the month's usage cost `before`, and `after` the list had held for all of it; likewise
-    what was due of it: less what a list includes, and its minimum at least, without credit, tax and
-    the rounding of an invoice. Of tenants that have used nothing, those that owe a minimum."""
+    """What the month's usage cost `before`, and what it would cost `after`, had the list applied to
+    the whole month; also what was due in each case: less included usage, and at least the minimum,
+    but without credit, tax and invoice rounding. Tenants without usage are listed if they owe a
+    minimum."""
 
     object: Literal["price_preview"] = "price_preview"
     month: str

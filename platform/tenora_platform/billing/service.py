@@ -51,7 +51,7 @@ async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> Rate
             await repository.lock_prices(session, to_change=False)
             return await _rated(session, events)
     except _UNFORESEEN as error:
-        _log.exception("events cannot be rated", events=len(events))
+        _log.exception("usage events cannot be rated", events=len(events))
         reason = f"rating failed: {plain_reason(error)}"
         return Rated({}, {event.event_id: reason for event in events})
 
@@ -74,7 +74,9 @@ async def _rated(session: AsyncSession, events: Sequence[Billable]) -> Rated:
         if each.nanos < _NANOS_END:
             ratings[each.event.event_id] = each
         else:
-            reasons[each.event.event_id] = f"it would cost {each.amount:.0f}, more than sums hold"
+            reasons[each.event.event_id] = (
+                f"it would cost {each.amount:.0f}, which is larger than the sums can store"
+            )
     return Rated(ratings, reasons)
 
 
@@ -101,7 +103,7 @@ async def _rate_batch(db: Database, after: int, limit: int) -> tuple[int, int]:
             return await _rate_taken(session, Seals(db.secret), found), found[-1].mark.no
     except _UNFORESEEN:
         if limit == 1:
-            _log.exception("an event cannot be rated", after=after)
+            _log.exception("a usage event cannot be rated", after=after)
             return 0, await _next_waiting(db, after)
     rated = 0
     for _ in range(limit):
@@ -117,7 +119,9 @@ async def _rate_taken(session: AsyncSession, seals: Seals, found: Sequence[Waiti
     whole = [each for each in found if seals.holds(each.row)]
     if len(whole) < len(found):
         # Rated, they would be sealed anew. The reconciliation names them.
-        _log.error("events that wait have been changed", events=len(found) - len(whole))
+        _log.error(
+            "usage events that wait for a price were modified", events=len(found) - len(whole)
+        )
     if not whole:
         return 0
     events = [each.billable for each in whole]

@@ -62,8 +62,8 @@ def estimate(
         )
     except UnratableError as error:
         raise UnavailableError(
-            f"This request is under a budget, and its cost is not known: {error}. The operator of "
-            "this server can add a price list.",
+            f"This request is limited by a budget, but its cost cannot be calculated: {error}. "
+            "The operator of this server can add a price list.",
             code="price_missing",
         ) from error
     sequences = []

@@ -146,7 +146,8 @@ class LocalBooks:
             known = self._known.get(asked)
             if known is None:
                 raise UnavailableError(
-                    "The server cannot tell what is spent.", code="budgets_unavailable"
+                    "The server cannot check budgets right now. Please try again.",
+                    code="budgets_unavailable",
                 ) from error
             return known
 

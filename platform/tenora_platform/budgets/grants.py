@@ -46,9 +46,9 @@ async def grant_credit(
     await lock_money(session, tenant_id)
     tenant = await get_tenant(session, tenant_id, lock=True)
     if tenant is None:
-        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
     if grant.expires_at is not None and grant.expires_at <= now:
-        raise BadRequestError("expires_at lies in the past.", param="expires_at")
+        raise BadRequestError("expires_at must be in the future.", param="expires_at")
     tenant.prepaid = True
     row = CreditGrantRow(
         id=new_id("credit"),

@@ -7,10 +7,10 @@ from tenora_platform.budgets.store import Level
 from tenora_platform.errors import QuotaExceededError
 
 _WORDS: dict[BudgetName, str] = {
-    "key_day": "This API key's budget of the day",
-    "key_month": "This API key's budget of the month",
-    "plan_day": "Your plan's budget of the day",
-    "plan_month": "Your plan's budget of the month",
+    "key_day": "This API key's daily budget",
+    "key_month": "This API key's monthly budget",
+    "plan_day": "Your plan's daily budget",
+    "plan_month": "Your plan's monthly budget",
     "credit": "Your prepaid credit",
 }
 
@@ -23,13 +23,13 @@ def refusal(level: Level, wanted: int = 0) -> QuotaExceededError:
         words += "is used up"
     else:
         words += (
-            f"does not cover this request: {_text(spent)} is spent, requests in flight hold "
-            f"{_text(held)}, and this one may cost {_text(wanted)}"
+            f"does not cover this request: {_text(spent)} is spent, requests in flight reserve "
+            f"{_text(held)}, and this request may cost {_text(wanted)}"
         )
     if level.budget.resets_at is None:
         words += "; ask the operator of this server for more."
     else:
-        words += f"; it begins anew at {level.budget.resets_at:%Y-%m-%dT%H:%M:%SZ}."
+        words += f"; it resets at {level.budget.resets_at:%Y-%m-%dT%H:%M:%SZ}."
     details: dict[str, str] = {"budget": level.budget.name}
     if level.budget.resets_at is not None:
         details["resets_at"] = f"{level.budget.resets_at:%Y-%m-%dT%H:%M:%SZ}"

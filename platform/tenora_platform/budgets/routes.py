@@ -35,9 +35,9 @@ of_all = APIRouter(prefix="/admin/v1/credits", tags=["credits"], route_class=Edg
 async def create_credit(
     tenant_id: str, body: CreditCreate, session: AdminSession, state: State, admin: CurrentAdmin
 ) -> CreditGrant:
-    """Grant prepaid credit, or enter what was bought. From the first grant on the tenant spends its
-    credit only, within its plan's budgets; `prepaid: false` of PATCH /admin/v1/tenants/{id} ends
-    that."""
+    """Grant prepaid credit, or record credit that was bought. From the first grant on, the tenant
+    can spend only its credit, within its plan's budgets; PATCH /admin/v1/tenants/{id} with
+    `prepaid: false` ends that."""
     given = Grant(**body.model_dump())
     row = await grant_credit(session, state.ledger, tenant_id, given)
     grant = CreditGrant.model_validate(row)
@@ -60,9 +60,9 @@ async def create_credit(
 async def list_credits(
     tenant_id: str, session: AdminSession, after: After = None, limit: Limit = 20
 ) -> CreditPage:
-    """Every grant, newest first."""
+    """List all grants of a tenant, newest first."""
     if await get_tenant(session, tenant_id) is None:
-        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
     rows = await repository.list_grants(session, tenant_id, after=after, limit=limit)
     return CreditPage.of([CreditGrant.model_validate(row) for row in rows], limit)
 
@@ -71,7 +71,7 @@ async def list_credits(
 async def list_all_credits(
     session: AdminSession, q: Asked = None, after: After = None, limit: Limit = 20
 ) -> TenantCreditPage:
-    """Every tenant's grants, newest first. `q` is a part of the tenant's name, an id or the
+    """List all tenants' grants, newest first. `q` is part of the tenant's name, an id, or the
     note."""
     rows = await repository.page_of_grants(session, asked=q, after=after, limit=limit)
     shown = [

@@ -26,8 +26,8 @@ Note = Annotated[
 
 
 class BudgetView(BaseModel):
-    """`held` is what requests in flight may still cost. `state`: `soft` beyond the soft cap, `hard`
-    when nothing is left."""
+    """`held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
+    `hard` if nothing is left."""
 
     name: BudgetName
     cap: str
@@ -49,8 +49,8 @@ class BudgetView(BaseModel):
 
 
 class CreditView(BaseModel):
-    """`granted` is without what has lapsed; `balance` is what is left of it, less than 0 if a
-    request took more than it was expected to."""
+    """`granted` excludes expired credit; `balance` is what is left of it, below 0 if a request cost
+    more than expected."""
 
     granted: str
     spent: str
@@ -76,9 +76,9 @@ def budget_views(levels: Sequence[Level]) -> tuple[list[BudgetView], CreditView 
 
 
 class CreditCreate(Body):
-    """Money that the tenant may spend, until `expires_at` if it is named: `granted` by the
-    operator, or `bought`. `currency`: without it that of the tenant's price list; it pays for usage
-    in it."""
+    """Money that the tenant may spend, until `expires_at` if set: `granted` by the operator, or
+    `bought`. `currency` defaults to that of the tenant's price list; the credit pays for usage in
+    that currency."""
 
     amount: Amount
     kind: GrantKind = "granted"

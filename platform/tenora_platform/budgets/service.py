@@ -158,7 +158,9 @@ class Budgets:
             for tenant_id in await self.store.with_counters(list(by_tenant)):
                 await self.store.book(tenant_id, by_tenant[tenant_id])
         except RedisError as error:
-            _log.warning("spending not told to Redis", events=len(charges), reason=str(error))
+            _log.warning(
+                "cost of requests not sent to Redis", events=len(charges), reason=str(error)
+            )
 
     async def keep(self) -> None:
         """For ever: renew holds of this process, so that one that dies frees its own a lease later;
@@ -173,7 +175,7 @@ class Budgets:
                     renewed_s = time.monotonic()
                 await self._look()
             except RedisError as error:
-                _log.warning("holds not renewed", reason=str(error))
+                _log.warning("budget reservations not renewed", reason=str(error))
 
     async def finish(self) -> None:
         """Before the process ends: what is still being settled and told."""
@@ -196,7 +198,9 @@ class Budgets:
             await self._settle_queued()
             answer = await self._ask_redis(tenant, budgets, work)
         except RedisError as error:
-            _log.warning("budgets are checked locally", reason=str(error))
+            _log.warning(
+                "Redis does not answer; this process checks budgets on its own", reason=str(error)
+            )
             answer = await self._local.acquire(tenant, budgets, work, self._clock())
             self._metrics.budget_local_checks.labels(answer.what).inc()
             return answer
@@ -216,7 +220,10 @@ class Budgets:
                 (tenant_id, unknown),
                 lambda of=tenant_id, unknown=unknown, now=now: self.seeder.seed(of, unknown, now),  # type: ignore[misc]
             )
-        raise UnavailableError("The server cannot tell what is spent.", code="budgets_unavailable")
+        raise UnavailableError(
+            "The server cannot check budgets right now. Please try again.",
+            code="budgets_unavailable",
+        )
 
     async def _settle(
         self, hold: BudgetHold, records: Sequence[UsageRecord], unused: Sequence[str]
@@ -237,7 +244,7 @@ class Budgets:
             await self.store.settle(hold.tenant.tenant_id, hold.model, charges, unused)
         except RedisError as error:
             self._local.queue(hold, charges, unused)
-            _log.warning("request is settled later", reason=str(error))
+            _log.warning("request will be settled later", reason=str(error))
 
     async def _settle_queued(self) -> None:
         """In any order, and perhaps twice: each charge counts once."""

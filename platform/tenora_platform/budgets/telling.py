@@ -68,4 +68,4 @@ class Teller:
                 await repository.add(session, tenant_id=tenant_id, type=kind, once=once, data=data)
         except (SQLAlchemyError, OSError) as error:
             self._told.discard((kind, tenant_id, once))
-            _log.warning("event not kept", type=kind, tenant=tenant_id, reason=str(error))
+            _log.warning("budget event not stored", type=kind, tenant=tenant_id, reason=str(error))

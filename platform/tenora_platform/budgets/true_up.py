@@ -43,7 +43,7 @@ class TrueUp:
             try:
                 await self.run_once()
             except (RedisError, SQLAlchemyError, OSError) as error:
-                _log.warning("budgets not compared with the books", reason=str(error))
+                _log.warning("budgets could not be compared with the books", reason=str(error))
 
     async def run_once(self) -> None:
         """Each tenant whose turn it is."""
@@ -78,7 +78,7 @@ class TrueUp:
             books=f"{money_of(wrong.after):f}",
             found_at=datetime.now(UTC),
         )
-        _log.warning("budget put right", **shown.model_dump(exclude={"found_at"}))
+        _log.warning("budget counter corrected", **shown.model_dump(exclude={"found_at"}))
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.lpush(_SHOWN, shown.model_dump_json())
             pipe.ltrim(_SHOWN, 0, _SHOWN_MAX - 1)

@@ -76,5 +76,5 @@ async def lead_to(engine: EngineClient, tenant: CanaryTenant, path: Path) -> Non
     while (there := await engine.residency(tenant.adapter)) != path:
         if time.monotonic() > until_s:
             return
-        _log.debug("canary's adapter is on its way", wanted=path, there=there)
+        _log.debug("the canary's adapter is moving", wanted=path, there=there)
         await asyncio.sleep(0.05)

@@ -46,19 +46,22 @@ async def problem_of(
 ) -> str | None:
     """What is wrong with the bill of an answer; None if it is right to the last digit."""
     if len(bill.events) != 1:
-        return f"{answer.request_id} has {len(bill.events)} usage events, not one"
+        return f"{answer.request_id} has {len(bill.events)} usage events instead of one"
     event, series = bill.events[0]
     if series.tenant_id != tenant_id:
-        return f"{answer.request_id} is billed to {series.tenant_id}"
+        return f"{answer.request_id} is billed to another tenant, {series.tenant_id}"
     counted = (event.prompt_tokens, event.cached_tokens, event.output_tokens)
     told = (answer.prompt_tokens, answer.cached_tokens, answer.output_tokens)
     if counted != told:
-        return f"{answer.request_id} is billed for {counted} tokens, the answer said {told}"
+        return f"{answer.request_id} is billed for {counted} tokens, but the answer said {told}"
     if event.price_version_no is None:
         return f"{answer.request_id} has no price"
     charged = await _cost(session, event, series)
     if not is_amount(event.amount, charged):
-        return f"{answer.request_id} costs {event.amount}, by its price it is {shown(charged)}"
+        return (
+            f"{answer.request_id} costs {event.amount}, but by its price list it "
+            f"should cost {shown(charged)}"
+        )
     return None
 
 

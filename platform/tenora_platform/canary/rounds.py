@@ -60,7 +60,9 @@ class Canary:
             try:
                 await self.run_once()
             except (SQLAlchemyError, OSError) as error:
-                _log.warning("no round of the canary", reason=plain_reason(error))
+                _log.warning(
+                    "the round of synthetic checks could not run", reason=plain_reason(error)
+                )
 
     async def run_once(self) -> list[Check]:
         """A round, unless another worker is at one; its checks are kept and told."""
@@ -88,7 +90,9 @@ class Canary:
                 checks.append(check)
                 answers += found
                 if found and not _is_on(path, found[-1]):
-                    elsewhere.append(f"led to {path}, it was said to be on {found[-1].residency}")
+                    elsewhere.append(
+                        f"expected on {path}, but the answer said {found[-1].residency}"
+                    )
             checks.append(Check("residency", "; ".join(elsewhere) or None, 0.0))
             checks.append(await self._isolated(http, mine, other))
             checks.append(await self._billed(mine, answers))
@@ -142,7 +146,7 @@ class Canary:
             first = await session.get_one(CanaryAnswerRow, (served_as, asked))
         if first.answer == answer.text:
             return None
-        return f"the answer is {answer.text!r}, the first one was {first.answer!r}"
+        return f"the answer is {answer.text!r}, but the first one was {first.answer!r}"
 
     async def _isolated(
         self, http: httpx.AsyncClient, mine: CanaryTenant, other: CanaryTenant
@@ -160,7 +164,7 @@ class Canary:
             ):
                 found = await http.request(method, path, headers=auth_of(mine), json=json)
                 if found.status_code != 404:
-                    seen.append(f"{method} {path} is {found.status_code}")
+                    seen.append(f"{method} {path} answered {found.status_code} instead of 404")
         except (CanaryError, httpx.HTTPError) as error:
             return _failed("isolation", error, began_s)
         problem = "the neighbour's: " + ", ".join(seen) if seen else None

@@ -52,7 +52,7 @@ class AdapterFolder:
 def read_folder(folder: Path) -> AdapterFolder:
     """Raises CliError, which says what is missing and what to do about it."""
     if not folder.is_dir():
-        raise CliError(f"{folder} is not a folder.", "Name the folder that save_pretrained wrote.")
+        raise CliError(f"{folder} is not a folder.", "Give the folder that save_pretrained wrote.")
     names = sorted(entry.name for entry in folder.iterdir())
     if files.CONFIG not in names:
         raise CliError(f"{folder / files.CONFIG} does not exist.", _hint(folder, names))
@@ -72,8 +72,8 @@ def _hint(folder: Path, names: Sequence[str]) -> str:
     inside = [name for name in names if (folder / name / files.CONFIG).is_file()]
     if inside:
         latest = max(inside, key=lambda name: [*map(int, filter(str.isdigit, name.split("-"))), -1])
-        return f"There is one in {', '.join(inside)}: push {folder / latest}."
-    return f"An adapter's folder holds {files.CONFIG} and {files.WEIGHTS}."
+        return f"There is an adapter in {', '.join(inside)}: push {folder / latest}."
+    return f"An adapter's folder must contain {files.CONFIG} and {files.WEIGHTS}."
 
 
 def _read_peft(folder: Path, names: Sequence[str]) -> AdapterFolder:

@@ -45,7 +45,7 @@ _COLUMNS = {
 
 @app.command("list")
 def list_adapters(url: Url = DEFAULT_URL, key: TenantKey = None, as_json: AsJson = False) -> None:
-    """The tenant's adapters."""
+    """List the tenant's adapters."""
     with connected(url, key, what=_KEY) as api:
         show(api.all_of("/v1/adapters"), _COLUMNS, as_json=as_json)
 
@@ -54,7 +54,7 @@ def list_adapters(url: Url = DEFAULT_URL, key: TenantKey = None, as_json: AsJson
 def show_adapter(
     name: str, url: Url = DEFAULT_URL, key: TenantKey = None, as_json: AsJson = False
 ) -> None:
-    """One adapter with its versions and reports."""
+    """Show one adapter with its versions and their reports."""
     with connected(url, key, what=_KEY) as api:
         found = api.call("GET", f"/v1/adapters/{name}")
     versions = found.get("versions", [])
@@ -70,14 +70,18 @@ def show_adapter(
 @app.command("push")
 def push(
     folder: Annotated[
-        Path, typer.Argument(help="What the trainer wrote: peft's save_pretrained, or MLX.")
+        Path,
+        typer.Argument(help="The folder that the trainer wrote (PEFT's save_pretrained, or MLX)."),
     ],
-    name: Annotated[str, typer.Option(help="The adapter's name; a new version if it exists.")],
+    name: Annotated[
+        str, typer.Option(help="The adapter's name. If it exists, this becomes a new version.")
+    ],
     url: Url = DEFAULT_URL,
     key: TenantKey = None,
 ) -> None:
     """Upload an adapter's folder and wait until it has been checked. Weights in several files are
-    sent as one, MLX's as PEFT's; what is no part of the adapter stays here, and is listed."""
+    sent as one, and MLX's are converted to PEFT's. Files that do not belong to the adapter are
+    listed and not sent."""
     sent = read_folder(folder)
     if sent.skipped:
         typer.echo(f"not sent: {', '.join(sent.skipped)}", err=True)
@@ -106,18 +110,18 @@ def _preflight(api: ApiClient, name: str, sent: AdapterFolder) -> None:
         raise refusal(answer)
     if not answer.json()["accepted"]:
         raise CliError(
-            f"{name} would be rejected: {reasons(answer.json())}", "The weights were not sent."
+            f"{name} would be rejected: {reasons(answer.json())}", "The weights have not been sent."
         )
 
 
 @app.command("delete")
 def delete(
     name: str,
-    version: Annotated[int | None, typer.Option(help="Only this version.")] = None,
+    version: Annotated[int | None, typer.Option(help="Delete only this version.")] = None,
     url: Url = DEFAULT_URL,
     key: TenantKey = None,
 ) -> None:
-    """Delete an adapter or one version; running requests finish."""
+    """Delete an adapter or one of its versions. Requests in flight finish."""
     path = f"/v1/adapters/{name}" + ("" if version is None else f"/versions/{version}")
     with connected(url, key, what=_KEY) as api:
         api.call("DELETE", path)
@@ -127,12 +131,14 @@ def delete(
 @app.command("alias")
 def alias(
     name: str,
-    alias_name: Annotated[str, typer.Argument(metavar="ALIAS", help="Such as prod.")],
-    target: Annotated[list[str], typer.Argument(help="VERSION or VERSION=WEIGHT, adding to 100.")],
+    alias_name: Annotated[str, typer.Argument(metavar="ALIAS", help="The alias, such as prod.")],
+    target: Annotated[
+        list[str], typer.Argument(help="VERSION or VERSION=WEIGHT; the weights add up to 100.")
+    ],
     url: Url = DEFAULT_URL,
     key: TenantKey = None,
 ) -> None:
-    """Point an alias at a version, or at several by weight."""
+    """Point an alias at one version, or at several with weights."""
     targets = [parse_target(word) for word in target]
     with connected(url, key, what=_KEY) as api:
         api.call("PUT", f"/v1/adapters/{name}/aliases/{alias_name}", json={"targets": targets})
@@ -143,7 +149,7 @@ def parse_target(word: str) -> dict[str, int]:
     """`3` or `3=90`. Raises CliError."""
     version, _, weight = word.partition("=")
     if not version.isdigit() or not (weight or "100").isdigit():
-        raise CliError(f"{word!r} is not VERSION or VERSION=WEIGHT, such as 3=90.")
+        raise CliError(f"{word!r} must be VERSION or VERSION=WEIGHT, such as 3=90.")
     return {"version": int(version), "weight": int(weight or 100)}
 
 
@@ -234,7 +240,7 @@ def _await_check(api: ApiClient, name: str, number: int) -> dict[str, Any]:
             return found
         if time.monotonic() > deadline:
             raise CliError(
-                f"{name}@{number} is still being checked after {_CHECK_S} s.",
-                f"Look again later: tenora adapter show {name}",
+                f"The check of {name}@{number} has not finished after {_CHECK_S} s.",
+                f"It continues on the server. See its state with: tenora adapter show {name}",
             )
         time.sleep(0.2)

@@ -37,21 +37,23 @@ _OWNER = "an owner's admin key"
 
 @admin_key.command("list")
 def list_keys(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Every admin key, newest first; last the one that the server is set up with."""
+    """List all admin keys, newest first; the configured one comes last."""
     with connected(url, key, what=_OWNER) as api:
         show(api.all_of(_PATH), _KEY, as_json=as_json)
 
 
 @admin_key.command("create")
 def create_key(
-    name: Annotated[str, typer.Argument(help="A label for people.")],
+    name: Annotated[str, typer.Argument(help="A name for the key.")],
     role: Annotated[str, typer.Option(help="owner, operator, billing, read_only or metrics.")],
-    expires_at: Annotated[str | None, typer.Option(help="2027-01-31T00:00:00Z")] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(help="When the key expires, such as 2027-01-31T00:00:00Z.")
+    ] = None,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an admin key; its secret is shown this once."""
+    """Create an admin key. Its secret is shown only once."""
     body: dict[str, Any] = {"name": name, "role": role}
     if expires_at:
         body["expires_at"] = expires_at
@@ -68,7 +70,7 @@ def rotate_key(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a key a new secret, which is shown this once."""
+    """Give an admin key a new secret, which is shown only once."""
     with connected(url, key, what=_OWNER) as api:
         made = api.call("POST", f"{_PATH}/{key_id}/rotate", json={"overlap_s": overlap_s})
     show(made, _NEW, as_json=as_json, rows=[made])
@@ -76,7 +78,7 @@ def rotate_key(
 
 @admin_key.command("revoke")
 def revoke_key(key_id: KeyId, url: Url = DEFAULT_URL, key: AdminKey = None) -> None:
-    """End a key, at once."""
+    """Revoke an admin key, effective at once."""
     with connected(url, key, what=_OWNER) as api:
         api.call("DELETE", f"{_PATH}/{key_id}")
     typer.echo(f"revoked {key_id}")

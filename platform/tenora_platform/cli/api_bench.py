@@ -29,13 +29,22 @@ COLUMNS = {
 
 
 def api(
-    workers: Annotated[str, typer.Option(help="API processes of each platform measured.")] = "1,2",
-    rounds: Annotated[int, typer.Option(help="Interleaved.")] = 3,
-    streams: Annotated[int, typer.Option(help="At once, where latency is measured.")] = 200,
+    workers: Annotated[
+        str, typer.Option(help="Number of API processes of each platform measured.")
+    ] = "1,2",
+    rounds: Annotated[int, typer.Option(help="Number of interleaved rounds.")] = 3,
+    streams: Annotated[
+        int, typer.Option(help="Concurrent requests while latency is measured.")
+    ] = 200,
     litellm: Annotated[
-        bool, typer.Option(help="Beside LiteLLM's proxy (PyPI), installed under the data folder.")
+        bool,
+        typer.Option(
+            help="Also measure LiteLLM's proxy (from PyPI, installed under the data folder)."
+        ),
     ] = True,
-    model: Annotated[Path | None, typer.Option(help="Hugging Face folder: its tokenizer.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Hugging Face folder whose tokenizer is used.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """What the API adds to a token and takes for a request, with keys, limits and usage, at a
@@ -71,7 +80,7 @@ def api(
 def print_costs(result: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.width = max(console.width, 140)
-    table = Table("medians", title="requests a second, processor time of the API, added latency")
+    table = Table("medians", title="requests per second, CPU time of the API, added latency")
     for heading in COLUMNS:
         table.add_column(heading, justify="right")
     for name, figures in result["medians"].items():

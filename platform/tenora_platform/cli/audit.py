@@ -14,8 +14,8 @@ audit = typer.Typer(no_args_is_help=True)
 
 @audit.command("verify")
 def verify(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Walk every chain, of the audit log and of the ledger. Exit code 1, and the names of the
-    entries that are not as they were written."""
+    """Verify all hash chains of the audit log and of the ledger. If an entry is not as it was
+    written, the command names it and exits with code 1."""
     with connected(url, key, what="the admin key") as api:
         found = api.call("GET", "/admin/v1/audit_logs/verification")
     rows = [{"valid": found["valid"], "problem": each} for each in found["problems"] or [None]]
@@ -26,13 +26,15 @@ def verify(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False
 
 @audit.command("export")
 def export(
-    out: Annotated[Path | None, typer.Option(help="File to write; else standard output.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's chain.")] = None,
-    operator: Annotated[bool, typer.Option(help="Only the operator's chain.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output file; default: standard output.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only entries of the tenant with this id.")
+    ] = None,
+    operator: Annotated[bool, typer.Option(help="Only the operator's own entries.")] = False,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
 ) -> None:
-    """Every entry of the audit log as a line of JSON, chain by chain."""
+    """Export all entries of the audit log as JSON lines, chain by chain."""
     query = {"operator": "true"} if operator else {}
     if tenant is not None:
         query["tenant_id"] = tenant

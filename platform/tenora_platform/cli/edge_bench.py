@@ -15,10 +15,14 @@ from tenora_bench.client import BenchError
 
 
 def edge(
-    rounds: Annotated[int, typer.Option(help="Interleaved.")] = 5,
-    body_gib: Annotated[float, typer.Option(help="Of each keyless body.")] = 1.0,
-    idle: Annotated[int, typer.Option(help="Half-open connections.")] = 500,
-    model: Annotated[Path | None, typer.Option(help="Hugging Face folder: its tokenizer.")] = None,
+    rounds: Annotated[int, typer.Option(help="Number of interleaved rounds.")] = 5,
+    body_gib: Annotated[
+        float, typer.Option(help="Size of each request body sent without a key.")
+    ] = 1.0,
+    idle: Annotated[int, typer.Option(help="Number of half-open connections.")] = 500,
+    model: Annotated[
+        Path | None, typer.Option(help="Hugging Face folder whose tokenizer is used.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """What keyless bodies and idle connections cost one API process, at a pretend engine."""

@@ -54,7 +54,7 @@ def plain_words(error: OSError) -> str:
     """Return the system's words, such as: read-only file system."""
     what = error.strerror or type(error).__name__
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        what = "a file is in its place"
+        what = "a file exists in its place"
     return what[:1].lower() + what[1:]
 
 
@@ -69,6 +69,7 @@ def _explain(error: Exception) -> bool:
     from tenora_platform.embedded.process import EmbeddedServerError
     from tenora_platform.marks import TakenError
     from tenora_platform.secret import SecretLostError
+    from tenora_platform.validation import in_words
 
     foreseen = (
         CliError,
@@ -84,8 +85,8 @@ def _explain(error: Exception) -> bool:
     elif isinstance(error, ValidationError):
         for problem in error.errors():
             name = "-".join(str(part) for part in problem["loc"]).replace("_", "-")
-            message = problem["msg"].removeprefix("Value error, ")
-            show_error(f"--{name}: {message} (given: {problem['input']!r})")
+            message = in_words(problem).rstrip(".")
+            show_error(f"--{name}: {message}." if name else f"{message}.")
     elif isinstance(error, httpx.HTTPError):
         show_error(
             f"The server cannot be reached: {error}",

@@ -24,13 +24,22 @@ if TYPE_CHECKING:
 
 Model = Annotated[Path | None, typer.Option(help="Hugging Face folder.")]
 Json = Annotated[Path | None, typer.Option("--json")]
-EngineKind = Annotated[str, typer.Option(help="real or pretend.")]
+EngineKind = Annotated[
+    str, typer.Option(help="real, or pretend (the speed of a model without the model).")
+]
 
 
 def intake(
-    rounds: Annotated[int, typer.Option(help="Alone and beside the uploads, in turns.")] = 5,
-    requests: Annotated[int, typer.Option(help="Of the other tenant, each half round.")] = 200,
-    every_s: Annotated[float, typer.Option(help="Between the beginnings of uploads.")] = 0.5,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            help="Requests of the other tenant, alone and beside the uploads, alternating."
+        ),
+    ] = 5,
+    requests: Annotated[
+        int, typer.Option(help="Length of each half round of the other tenant, in seconds.")
+    ] = 200,
+    every_s: Annotated[float, typer.Option(help="Seconds between the starts of uploads.")] = 0.5,
     engine: EngineKind = "real",
     model: Model = None,
     json_file: Json = None,
@@ -94,7 +103,9 @@ def _pretend(engine: str) -> Any:
     from tenora_platform.cli.kills import pretend_engine
 
     if engine not in ("real", "pretend"):
-        raise typer.BadParameter(f"{engine!r} is neither real nor pretend", param_hint="--engine")
+        raise typer.BadParameter(
+            f"--engine must be real or pretend, not {engine!r}", param_hint="--engine"
+        )
     return pretend_engine if engine == "pretend" else None
 
 

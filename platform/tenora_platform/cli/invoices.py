@@ -24,7 +24,9 @@ from tenora_platform.cli.errors import CliError
 invoice = typer.Typer(no_args_is_help=True)
 
 Form = Literal["json", "csv", "pdf"]
-InvoiceId = Annotated[str, typer.Argument(help="The invoice's id; none: the newest ones.")]
+InvoiceId = Annotated[
+    str, typer.Argument(help="The invoice's id; without it, the newest invoices.")
+]
 _ADMIN = "the admin key"
 _LIST = {
     "id": "id",
@@ -60,21 +62,22 @@ _DETAILS = {
 @invoice.command("run")
 def run(
     period: Annotated[
-        str | None, typer.Option(help="The month, such as 2026-11; none: the last that is over.")
+        str | None, typer.Option(help="The month, such as 2026-11; default: the last full month.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only the tenant with this id.")] = None,
     draft: Annotated[
         bool | None,
         typer.Option(
-            "--draft/--final", help="None of both: final once the days of grace are over."
+            "--draft/--final",
+            help="Default: final once the grace period has passed, drafts before.",
         ),
     ] = None,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the invoices of a month; again changes nothing that is final (needs the admin key).
-    Exit code 1 if there is a tenant whose invoice could not be made."""
+    """Make the invoices of a month; final invoices do not change when it runs again (needs an admin
+    key). Exits with code 1 if the invoice of any tenant could not be made."""
     given = {"period": period, "tenant": tenant, "draft": draft}
     body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     total: dict[str, Any] = {}
@@ -110,14 +113,16 @@ def _together(before: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 @invoice.command("show")
 def show_invoice(
     invoice_id: InvoiceId = "",
-    line: Annotated[int | None, typer.Option(help="What is behind this line.")] = None,
-    group_by: Annotated[str, typer.Option(help="day, adapter, api_key or request.")] = "day",
+    line: Annotated[int | None, typer.Option(help="The line whose usage to show.")] = None,
+    group_by: Annotated[
+        str, typer.Option(help="Group by day, adapter, api_key or request.")
+    ] = "day",
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """The newest invoices, one with its lines, or what is behind a line. With a tenant's key its
-    own, with the admin key any."""
+    """Show the newest invoices, one invoice with its lines, or the usage behind a line. A tenant's
+    key shows its own invoices, an admin key any."""
     with connected(url, any_key(key), what="a key") as api:
         base = _base(api)
         if not invoice_id:
@@ -148,12 +153,12 @@ def export(
         str, typer.Option("--format", help="json, csv or pdf.", metavar="FORMAT")
     ] = "pdf",
     out: Annotated[
-        Path | None, typer.Option(help="File to write; else one named after the invoice.")
+        Path | None, typer.Option(help="Output file; default: a file named after the invoice.")
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """One invoice as a file."""
+    """Write one invoice to a file."""
     kind = _form(form)
     with connected(url, any_key(key), what="a key") as api:
         base = _base(api)
@@ -171,7 +176,7 @@ def _form(form: str) -> Form:
     for known in get_args(Form):
         if form == known:
             return known
-    raise CliError(f"There is no format {form!r}.", "json, csv or pdf.")
+    raise CliError(f"Unknown format {form!r}.", "Use json, csv or pdf.")
 
 
 def _base(api: ApiClient) -> str:

@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 
 
 def kills(
-    times: Annotated[int, typer.Option(help="So often each process is killed, and stopped.")] = 2,
+    times: Annotated[
+        int, typer.Option(help="Number of times that each process is killed, and stopped.")
+    ] = 2,
     kills: Annotated[
-        int, typer.Option(help="Instead: so many kills in all, at random times, and no stops.")
+        int, typer.Option(help="Instead: this many kills in all, at random times, and no stops.")
     ] = 0,
-    engine: Annotated[str, typer.Option(help="real or pretend (a model's pace and no model).")] = (
-        "real"
-    ),
-    row: Annotated[int, typer.Option(help="Then the engine is killed so often in a row.")] = 0,
-    stop_s: Annotated[float, typer.Option(help="Then stopped for so long; 0: not.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
+    engine: Annotated[
+        str, typer.Option(help="real, or pretend (the speed of a model without the model).")
+    ] = ("real"),
+    row: Annotated[
+        int, typer.Option(help="Afterwards: number of kills of the engine in a row.")
+    ] = 0,
+    stop_s: Annotated[
+        float, typer.Option(help="Afterwards: seconds for which the engine is stopped; 0: not.")
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
@@ -41,7 +47,9 @@ def kills(
     from tenora_platform.cli.books import read_books
 
     if engine not in ("real", "pretend"):
-        raise typer.BadParameter(f"{engine!r} is neither real nor pretend", param_hint="--engine")
+        raise typer.BadParameter(
+            f"--engine must be real or pretend, not {engine!r}", param_hint="--engine"
+        )
     base = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
     some = random_kills(kills, seed) if kills else random_blows(times, seed)
     blows = [*some, *[Blow("engine")] * row]

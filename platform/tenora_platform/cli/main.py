@@ -42,18 +42,20 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},  # of every command below it too
 )
-app.add_typer(tenants.tenant, name="tenant", help="Tenants (needs the admin key).")
+app.add_typer(tenants.tenant, name="tenant", help="Tenants (needs an admin key).")
 app.add_typer(tenants.key, name="key", help="API keys.")
 app.add_typer(admin_keys.admin_key, name="admin-key", help="Admin keys and their roles.")
 app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
-app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
+app.add_typer(usage.usage, name="usage", help="Usage and its cost, reconciliation.")
 app.add_typer(receipts.receipt, name="receipt", help="Receipts of requests.")
-app.add_typer(prices.price, name="price", help="Price lists, and what a new one would change.")
+app.add_typer(prices.price, name="price", help="Price lists, and previews of new ones.")
 usage.usage.command("export")(usage_export.export_usage)
 usage.usage.command("rebuild")(usage_rebuild.rebuild)
-app.add_typer(invoices.invoice, name="invoice", help="Invoices: made, shown, exported.")
-app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
-app.add_typer(store.store, name="store", help="The object store, its database, its trash.")
+app.add_typer(invoices.invoice, name="invoice", help="Make, show and export invoices.")
+app.add_typer(audit.audit, name="audit", help="The audit log (needs an admin key).")
+app.add_typer(
+    store.store, name="store", help="The object store: its state, its database, its trash."
+)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 bench.command("api")(api_bench.api)  # it knows how an engine is reached
@@ -156,9 +158,9 @@ app.command("doctor")(with_settings(check, switches={"whole_store": STORE}))
 
 @app.command("openapi")
 def openapi(
-    out: Annotated[Path | None, typer.Option(help="File to write; the terminal if absent.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file; default: standard output.")] = None,
 ) -> None:
-    """Write the OpenAPI document, from which the portal's client is generated."""
+    """Print the OpenAPI document, from which the portal's client is generated."""
     from tenora_platform.app import openapi_document
 
     text = json.dumps(openapi_document(), indent=1) + "\n"

@@ -38,7 +38,9 @@ def converted(config: bytes, weights: bytes) -> tuple[bytes, bytes]:
         match = _NAME.fullmatch(entry.name)
         if match is None:
             raise IntakeError(
-                entry.name, "unknown_tensor", "is not a LoRA matrix of a linear layer in MLX's form"
+                entry.name,
+                "unknown_tensor",
+                "is not a LoRA matrix of a linear layer in MLX's format",
             )
         targets.add(match[1])
         values = _transposed(entry, weights[entry.begin : entry.end])
@@ -68,14 +70,14 @@ def _parameters(config: bytes) -> tuple[int, float, str | None]:
         raise IntakeError(
             "adapter_config.fine_tune_type",
             "unsupported_peft_type",
-            f"is {show(str(kind))}; only LoRA can be served: train with --fine-tune-type lora",
+            f"is {show(str(kind))}, but only LoRA can be served; train with --fine-tune-type lora",
         )
     lora = parsed.get("lora_parameters")
     rank = lora.get("rank") if isinstance(lora, Mapping) else None
     scale = lora.get("scale") if isinstance(lora, Mapping) else None
     if not isinstance(rank, int) or not isinstance(scale, int | float):
         raise IntakeError(
-            "adapter_config.lora_parameters", "invalid_config", "must hold MLX's rank and scale"
+            "adapter_config.lora_parameters", "invalid_config", "must contain MLX's rank and scale"
         )
     base = parsed.get("model")
     return rank, scale, base if isinstance(base, str) else None

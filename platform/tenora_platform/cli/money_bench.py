@@ -16,8 +16,12 @@ from tenora_bench.client import BenchError
 
 
 def money(
-    events: Annotated[int, typer.Option(help="Of one month, over all tenants.")] = 1_000_000,
-    tenants: Annotated[int, typer.Option(help="One of them has a twentieth of it.")] = 1_000,
+    events: Annotated[
+        int, typer.Option(help="Usage events of one month, over all tenants.")
+    ] = 1_000_000,
+    tenants: Annotated[
+        int, typer.Option(help="Number of tenants; one of them has a twentieth of the events.")
+    ] = 1_000,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:

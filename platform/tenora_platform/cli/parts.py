@@ -51,7 +51,7 @@ def engine(settings: Settings) -> None:
     try:
         settings = found_servers(settings, settings.server_secret(), database=False)
     except EmbeddedServerError:
-        _say("no Redis is shared with other engines (TENORA_REDIS_URL names one)")
+        _say("TENORA_REDIS_URL is not set, so this engine shares no Redis with other engines")
     config = settings.to_engine_config()
     if settings.redis_url is not None:
         _say_present(settings.redis_url)
@@ -138,8 +138,8 @@ def require_installation(settings: Settings) -> None:
     has_own = (settings.data_dir / "postgres" / "data").exists()
     if settings.database_url is None and not has_own:
         raise CliError(
-            f"There is no installation in {settings.data_dir.resolve()}.",
-            "Name its folder (--data-dir, TENORA_DATA_DIR) or its database (TENORA_DATABASE_URL).",
+            f"There is no Tenora installation in {settings.data_dir.resolve()}.",
+            "Give its folder (--data-dir, TENORA_DATA_DIR) or its database (TENORA_DATABASE_URL).",
         )
 
 
@@ -180,7 +180,7 @@ def require_current(urls: DatabaseUrls) -> None:
     current, head = migration_state(urls)
     if current != head:
         raise CliError(
-            f"The database is at revision {current}, and this version of Tenora needs {head}.",
+            f"The database is at revision {current}, but this version of Tenora needs {head}.",
             "Run: tenora migrate",
         )
 

@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
 
 def portal(
-    adapters: Annotated[int, typer.Option(help="Of one tenant.")] = 5_000,
-    requests: Annotated[int, typer.Option(help="Of that tenant, in 30 days.")] = 100_000,
-    others: Annotated[int, typer.Option(help="Tenants beside it.")] = 20,
-    parts: Annotated[str, typer.Option(help="Of lists,pages,scrolling,map.")] = (
+    adapters: Annotated[int, typer.Option(help="Adapters of one tenant.")] = 5_000,
+    requests: Annotated[int, typer.Option(help="Requests of that tenant, in 30 days.")] = 100_000,
+    others: Annotated[int, typer.Option(help="Other tenants.")] = 20,
+    parts: Annotated[str, typer.Option(help="Parts to measure: lists,pages,scrolling,map.")] = (
         "lists,pages,map,scrolling"
     ),
-    pause: Annotated[bool, typer.Option(help="Wait for Enter between filling and this.")] = False,
-    model: Annotated[Path | None, typer.Option(help="Hugging Face folder: its tokenizer.")] = None,
+    pause: Annotated[
+        bool, typer.Option(help="Fill the database, then wait for Enter before measuring.")
+    ] = False,
+    model: Annotated[
+        Path | None, typer.Option(help="Hugging Face folder whose tokenizer is used.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """How fast the built portal is with much on the platform: pages until they can be used, lists
@@ -42,7 +46,9 @@ def portal(
 
     chosen = frozenset(part for part in PARTS if part in parts.split(","))
     if not chosen:
-        raise typer.BadParameter(f"{parts!r} is none of {', '.join(PARTS)}", param_hint="--parts")
+        raise typer.BadParameter(
+            f"unknown part {parts!r}; use {', '.join(PARTS)}", param_hint="--parts"
+        )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     base = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
@@ -60,7 +66,7 @@ def portal(
 
 
 def _wait() -> None:
-    input("filled; Enter begins to measure")
+    input("filled; press Enter to start measuring")
 
 
 def _arena(data_dir: Path, model: Path) -> Boot:

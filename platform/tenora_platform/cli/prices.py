@@ -22,7 +22,9 @@ price = typer.Typer(no_args_is_help=True)
 
 File = Annotated[
     typer.FileText,
-    typer.Argument(help="The body of POST /admin/v1/prices as JSON; - reads standard input."),
+    typer.Argument(
+        help="File with the body of POST /admin/v1/prices as JSON; - for standard input."
+    ),
 ]
 _PATH = "/admin/v1/prices"
 _ADMIN = "the admin key"
@@ -40,7 +42,7 @@ _SCOPES = ("adapter", "tenant", "plan", "model")
 
 @price.command("list")
 def list_prices(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Every price list, oldest first (needs the admin key)."""
+    """List all price lists, oldest first (needs an admin key)."""
     with connected(url, key, what=_ADMIN) as api:
         found = api.call("GET", _PATH)
     show(found, _LIST, as_json=as_json, rows=[_row(each) for each in found["data"]])
@@ -48,7 +50,7 @@ def list_prices(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = 
 
 @price.command("own")
 def own_prices(url: Url = DEFAULT_URL, key: TenantKey = None, as_json: AsJson = False) -> None:
-    """What holds for a tenant, and what is announced (needs its key)."""
+    """Show the prices in force for a tenant, and announced ones (needs its API key)."""
     with connected(url, key, what="a tenant's API key") as api:
         found = api.call("GET", "/v1/prices")
     columns = {"status": "status", **_LIST}
@@ -59,7 +61,7 @@ def own_prices(url: Url = DEFAULT_URL, key: TenantKey = None, as_json: AsJson = 
 def add_prices(
     file: File, url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False
 ) -> None:
-    """Add a price list, now or announced for `effective_from` (needs the admin key)."""
+    """Add a price list, effective now or at its `effective_from` (needs an admin key)."""
     body = _body(file)
     with connected(url, key, what=_ADMIN) as api:
         made = api.call("POST", _PATH, json=body)
@@ -69,12 +71,15 @@ def add_prices(
 @price.command("preview")
 def preview_prices(
     file: File,
-    month: Annotated[str | None, typer.Option(help="2026-10; else the last that ended.")] = None,
+    month: Annotated[
+        str | None, typer.Option(help="The month, such as 2026-10; default: the last full month.")
+    ] = None,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a month would have cost each tenant by a list like this (needs the admin key)."""
+    """Preview what a month would have cost each tenant under a list like this (needs an admin
+    key)."""
     body = _body(file)
     body.pop("effective_from", None)
     if month is not None:
@@ -97,7 +102,9 @@ def _body(file: Any) -> dict[str, Any]:
     except ValueError as error:
         raise CliError(f"{file.name} is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise CliError(f"{file.name} is no JSON object.", 'Such as {"per_million": {...}}')
+        raise CliError(
+            f"{file.name} is not a JSON object.", 'Write an object such as {"per_million": {...}}'
+        )
     return body
 
 

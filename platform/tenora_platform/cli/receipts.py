@@ -40,21 +40,24 @@ UNKNOWN_KEY = 3
 NOT_A_RECEIPT = 4
 NO_KEYS = 5
 _HINTS = {
-    UNKNOWN_KEY: "Are these the keys of the server that signed it, and as new as the receipt?",
-    NOT_A_RECEIPT: "A receipt is the answer of GET /v1/requests/{id}, whole.",
-    NO_KEYS: f"Keys are what a server says at {KEYS_PATH}.",
+    UNKNOWN_KEY: (
+        "Check that these are the keys of the server that signed it, and not older than "
+        "the receipt."
+    ),
+    NOT_A_RECEIPT: "A receipt is the complete answer of GET /v1/requests/{id}.",
+    NO_KEYS: f"A server publishes its keys at {KEYS_PATH}.",
 }
 
 
 @receipt.command("get")
 def get_receipt(
     request_id: Annotated[str, typer.Argument(help="The answer's id, or its x-request-id.")],
-    out: Annotated[Path | None, typer.Option(help="File to write; the terminal if absent.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file; default: standard output.")] = None,
     url: Url = DEFAULT_URL,
     key: TenantKey = None,
 ) -> None:
-    """The signed receipt of one request, as the server says it."""
-    with connected(url, key, what="the tenant's API key") as api:
+    """Get the signed receipt of one request."""
+    with connected(url, key, what="a tenant's API key") as api:
         answer = api.http.get(f"/v1/requests/{quote(request_id, safe='')}")
     if answer.is_error:
         raise refusal(answer)
@@ -66,17 +69,17 @@ def get_receipt(
 
 @receipt.command("verify")
 def verify_receipt(
-    file: Annotated[str, typer.Argument(help="The receipt; - for standard input.")],
+    file: Annotated[str, typer.Argument(help="The receipt's file; - for standard input.")],
     keys: Annotated[
         str | None,
-        typer.Option(help=f"File or URL of public keys; else the server's {KEYS_PATH}."),
+        typer.Option(help=f"File or URL of the public keys; default: the server's {KEYS_PATH}."),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Is the receipt as it was signed? Offline with a file of keys. Exit code 0 if it is, 1 if a
-    field was changed or the signature is not the key's, 3 if the key is not known, 4 if it is no
-    receipt, 5 if there are no keys to compare with."""
+    """Verify a receipt; works offline with a file of keys. Exit code 0: valid; 1: a field was
+    changed, or the signature does not match the key; 3: unknown key; 4: not a receipt; 5: no keys
+    found."""
     try:
         text = _read(file)
     except OSError as error:
@@ -94,7 +97,7 @@ def verify_receipt(
     if as_json:
         typer.echo(json.dumps(said))
     else:
-        typer.echo(f"valid: {said['id']} was signed so by the key {said['kid']}")
+        typer.echo(f"valid: {said['id']} was signed with the key {said['kid']}")
 
 
 def _read(file: str) -> bytes:

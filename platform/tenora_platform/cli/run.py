@@ -101,7 +101,7 @@ def claim_servers(settings: Settings, secret: ServerSecret) -> None:
         if settings.redis_url is not None:
             claim_redis(settings.redis_url, mark)
     except ValueError as error:
-        raise CliError(f"TENORA_REDIS_URL cannot be used: {error}") from error
+        raise CliError(f"TENORA_REDIS_URL does not work: {error}") from error
     if settings.object_store is not None:
         claim_store(settings.object_store, mark)
 
@@ -133,7 +133,11 @@ async def _announce(settings: Settings, when_ready: WhenReady, console: Console)
     console.print(f"tenora: ready after {time.monotonic() - started:.1f} s")
     for warning in warnings:
         console.print(f"tenora: warning: {warning}", markup=False)
-    shown = f"{url}/" if is_built else "not built; run: make portal (the API runs without it)"
+    shown = (
+        f"{url}/"
+        if is_built
+        else ("the portal is not built; to build it, run: make portal (the API runs without it)")
+    )
     console.print(f"  portal     {shown}")
     console.print(f"  API        {url}/v1")
     console.print(f"  API docs   {url}/docs")

@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 store = typer.Typer(no_args_is_help=True)
 DataDir = Annotated[
-    Path | None, typer.Option(help="Of the installation; its database: TENORA_DATABASE_URL.")
+    Path | None,
+    typer.Option(
+        help="The installation's data directory; its database comes from TENORA_DATABASE_URL."
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class _Parts:
 
 @store.command("status")
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Whether the object store is this database's, what lies in it, and what no row of the
-    database owns. Exit code 1 if nothing is removed from it."""
+    """Show whether the object store belongs to this database, what is in it, and what no row of the
+    database owns. Exits with code 1 if garbage collection has stopped."""
     found = _run(data_dir, _status)
     columns = {name.replace("_", " "): name for name in found}
     show(found, columns, as_json=as_json, rows=[found])
@@ -56,29 +59,42 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @store.command("adopt")
 def adopt(
-    yes: Annotated[bool, typer.Option("--yes", help="Do it, having read what it means.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Carry it out.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Accept the database as it is now as the object store's: what its rows own and lies in the
-    trash comes back, and an hour later all that no row owns is moved to the trash, for a week."""
-    found = _run(data_dir, _adopt if yes else _status)
+    """Declare that the object store belongs to the database as it is now, for instance after a
+    restore. What its rows own is restored from the trash; after an hour, what no row owns is moved
+    to the trash, where it stays for a week."""
+    found = _run(data_dir, _status)
+    belongs = found["problem"] is None
+    if belongs and not found["unowned"] and not found["missing_adapters"]:
+        typer.echo(
+            "Nothing to do: the object store belongs to this database "
+            f"(generation {found['generation']}), and no object is missing or without an owner."
+        )
+        return
     if not yes:
         raise CliError(
-            f"{found['problem'] or 'Object store and database belong together.'} "
+            f"{found['problem'] or 'The object store already belongs to this database.'} "
             f"{found['unowned']} of its {found['objects']} objects are owned by no row, and "
-            f"{found['missing_adapters']} adapters that the database serves are not there.",
-            "Is this the right database? If not, restore that first. If so: tenora store adopt "
-            "--yes",
+            f"{found['missing_adapters']} adapters that the database serves are missing from it.",
+            "This is needed only where garbage collection has stopped because of these objects. "
+            "If so, run: tenora store adopt --yes"
+            if belongs
+            else "If this is not the right database, restore that first. If it is, run: tenora "
+            "store adopt --yes",
         )
+    adopted = _run(data_dir, _adopt)
     typer.echo(
-        f"The object store is this database's (generation {found['generation']}). "
-        f"{len(found['back'])} objects came back from the trash."
+        "The object store now belongs to this database "
+        f"(generation {adopted['generation']}). {len(adopted['back'])} objects were restored from "
+        "the trash."
     )
 
 
 @store.command("trash")
 def trash(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List what lies in the trash, since when, and when it is deleted."""
+    """List what is in the trash, since when, and when it will be deleted."""
     rows = _run(data_dir, _trash)
     columns = {"path": "path", "bytes": "bytes", "since": "since", "deleted on": "deleted_on"}
     show(rows, columns, as_json=as_json)
@@ -88,12 +104,16 @@ def trash(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def restore(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="As the trash lists them, or what they begin with; else all owned."),
+        typer.Argument(
+            help=(
+                "Paths, or prefixes of paths, as listed by the trash; default: all that a row owns."
+            )
+        ),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Move objects from the trash to where they lay: those that a row owns, or those named. A sweep
-    takes what no row owns again."""
+    """Restore objects from the trash: those that a row owns, or the given ones. The next sweep
+    moves what no row owns to the trash again."""
     for path in _run(data_dir, lambda parts: _restore(parts, paths)):
         typer.echo(path)
 

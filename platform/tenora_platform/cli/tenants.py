@@ -50,20 +50,20 @@ _ADMIN = "the admin key"
 
 @tenant.command("list")
 def list_tenants(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Every tenant, newest first."""
+    """List all tenants, newest first."""
     with connected(url, key, what=_ADMIN) as api:
         show(api.all_of("/admin/v1/tenants"), _TENANT, as_json=as_json)
 
 
 @tenant.command("create")
 def create_tenant(
-    name: Annotated[str, typer.Argument(help="A label for people.")],
-    plan: Annotated[str, typer.Option(help="One of the plans.")] = "standard",
+    name: Annotated[str, typer.Argument(help="A name for the tenant.")],
+    plan: Annotated[str, typer.Option(help="Name of the plan.")] = "standard",
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a tenant and its first API key, which is shown this once."""
+    """Create a tenant and its first API key, which is shown only once."""
     with connected(url, key, what=_ADMIN) as api:
         made = api.call("POST", "/admin/v1/tenants", json={"name": name, "plan": plan})
         new = api.call("POST", f"/admin/v1/tenants/{made['id']}/api_keys", json={"name": "first"})
@@ -74,14 +74,14 @@ def create_tenant(
 @tenant.command("update")
 def update_tenant(
     tenant_id: TenantId,
-    plan: Annotated[str | None, typer.Option(help="Put it on another plan.")] = None,
-    name: Annotated[str | None, typer.Option(help="Call it something else.")] = None,
+    plan: Annotated[str | None, typer.Option(help="Name of the new plan.")] = None,
+    name: Annotated[str | None, typer.Option(help="New name.")] = None,
     status: Annotated[str | None, typer.Option(help="active or suspended.")] = None,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a tenant; what is not given stays as it is."""
+    """Change a tenant; options that are not given stay as they are."""
     given = {"plan": plan, "name": name, "status": status}
     body = {field: value for field, value in given.items() if value is not None}
     with connected(url, key, what=_ADMIN) as api:
@@ -120,16 +120,22 @@ def restore_tenant(
 def grant_credit(
     tenant_id: TenantId,
     amount: Annotated[
-        str, typer.Argument(help="Money, such as 25.00; none: what was granted.")
+        str,
+        typer.Argument(
+            help="Amount of money, such as 25.00; without it, the existing grants are shown."
+        ),
     ] = "",
     kind: Annotated[str | None, typer.Option(help="granted (the default) or bought.")] = None,
-    expires_at: Annotated[str | None, typer.Option(help="2027-01-31T00:00:00Z")] = None,
-    note: Annotated[str | None, typer.Option(help="What it is for.")] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(help="When the credit expires, such as 2027-01-31T00:00:00Z.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="A note about the grant.")] = None,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Grant prepaid credit, or show what was granted. Who has credit spends nothing else."""
+    """Grant prepaid credit, or show existing grants. A tenant with credit can spend only that
+    credit."""
     path = f"/admin/v1/tenants/{tenant_id}/credits"
     given = {"amount": amount, "kind": kind, "expires_at": expires_at, "note": note}
     body = {field: value for field, value in given.items() if value}
@@ -148,29 +154,40 @@ def list_keys(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """A tenant's keys: its own, or with the admin key those of --tenant."""
+    """List a tenant's keys: with a tenant's key its own, with an admin key those of --tenant."""
     with connected(url, _either(key, tenant_id), what="a key") as api:
         show(api.all_of(_keys_path(tenant_id)), _KEY, as_json=as_json)
 
 
 @key.command("create")
 def create_key(
-    name: Annotated[str, typer.Argument(help="A label for people.")],
+    name: Annotated[str, typer.Argument(help="A name for the key.")],
     tenant_id: Annotated[str | None, typer.Option("--tenant", help="With the admin key.")] = None,
-    scope: Annotated[list[str] | None, typer.Option(help="May be repeated; all if absent.")] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="A scope of the key; can be repeated. Default: all scopes."),
+    ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="NAME, NAME@3 or the base model; may be repeated; all if absent."),
+        typer.Option(
+            help=(
+                "A model the key may use: NAME, NAME@3 or the base model; can be repeated. "
+                "Default: all models."
+            )
+        ),
     ] = None,
-    expires_at: Annotated[str | None, typer.Option(help="2027-01-31T00:00:00Z")] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(help="When the key expires, such as 2027-01-31T00:00:00Z.")
+    ] = None,
     limit: Annotated[
-        list[str] | None, typer.Option(help="requests_per_min=60, budget=12.50, ...; repeatable.")
+        list[str] | None,
+        typer.Option(help="A limit, such as requests_per_min=60 or budget=12.50; can be repeated."),
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an API key; its secret is shown this once."""
+    """Create an API key. Its secret is shown only once."""
     body: dict[str, Any] = {"name": name}
     if model:
         body["models"] = model
@@ -195,7 +212,7 @@ def rotate_key(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a key a new secret, which is shown this once."""
+    """Give a key a new secret, which is shown only once."""
     with connected(url, _either(key, tenant_id), what="a key") as api:
         path = f"{_keys_path(tenant_id)}/{key_id}/rotate"
         made = api.call("POST", path, json={"overlap_s": overlap_s})
@@ -209,7 +226,7 @@ def revoke_key(
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """End a key, at once."""
+    """Revoke a key, effective at once."""
     with connected(url, _either(key, tenant_id), what="a key") as api:
         api.call("DELETE", f"{_keys_path(tenant_id)}/{key_id}")
     typer.echo(f"revoked {key_id}")
@@ -219,7 +236,7 @@ def _limit(text: str) -> tuple[str, str]:
     """`name=value`; which names there are, and which values, the server says."""
     name, separator, value = text.partition("=")
     if not separator:
-        raise CliError(f"{text!r} is no limit.", "Such as --limit requests_per_min=60")
+        raise CliError(f"{text!r} is not a limit.", "Write it as in --limit requests_per_min=60")
     return name.strip(), value.strip()
 
 

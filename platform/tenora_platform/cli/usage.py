@@ -21,10 +21,12 @@ from tenora_platform.cli.errors import CliError
 
 usage = typer.Typer(no_args_is_help=True)
 
-Start = Annotated[str | None, typer.Option(help="From this time on, such as 2026-11-01.")]
-End = Annotated[str | None, typer.Option(help="Before this time.")]
-Bucket = Annotated[str | None, typer.Option(help="1h, 1d or 1mo.")]
-GroupBy = Annotated[str | None, typer.Option(help="adapter, api_key, ...")]
+Start = Annotated[str | None, typer.Option(help="Start of the period, such as 2026-11-01.")]
+End = Annotated[str | None, typer.Option(help="End of the period (exclusive).")]
+Bucket = Annotated[str | None, typer.Option(help="Length of a time bucket: 1h, 1d or 1mo.")]
+GroupBy = Annotated[
+    str | None, typer.Option(help="Group by adapter, api_key, ... (comma-separated).")
+]
 _KEY = "a tenant's API key"
 
 
@@ -38,7 +40,7 @@ def show_usage(
     key: TenantKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tokens by time."""
+    """Show tokens by time bucket."""
     query = _query(start, end, bucket, group_by)
     with connected(url, key, what=_KEY) as api:
         _show_buckets(api.call("GET", "/v1/usage", params=query), as_json=as_json)
@@ -54,19 +56,22 @@ def show_costs(
     key: TenantKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Money by time."""
+    """Show costs by time bucket."""
     query = _query(start, end, bucket, group_by)
     with connected(url, key, what=_KEY) as api:
         _show_buckets(api.call("GET", "/v1/costs", params=query), as_json=as_json)
 
 
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's (id).")]
-First = Annotated[str | None, typer.Option("--from", help="First day, UTC, such as 2026-11-01.")]
-Last = Annotated[str | None, typer.Option("--to", help="Last day.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only the tenant with this id.")]
+First = Annotated[str | None, typer.Option("--from", help="First day (UTC), such as 2026-11-01.")]
+Last = Annotated[str | None, typer.Option("--to", help="Last day (UTC), inclusive.")]
 Recent = Annotated[
-    bool, typer.Option("--recent", help="Only days that are not over or have moved, as each hour.")
+    bool,
+    typer.Option(
+        "--recent", help="Only days that have not ended or have changed, as the hourly run does."
+    ),
 ]
-WaitS = Annotated[float, typer.Option(help="Seconds for a worker to do it.")]
+WaitS = Annotated[float, typer.Option(help="Seconds to wait for the worker.")]
 
 
 @usage.command("reconcile")
@@ -80,9 +85,9 @@ def reconcile(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare every layer of the books: events with their prices, sums, ledger, engine, invoices;
-    and show what was used and is not billed (needs the admin key). Exit code 1, and each difference
-    named, if there is any."""
+    """Reconcile every layer of the books (events with their prices, sums, ledger, engine,
+    invoices), and show usage that is not billed (needs an admin key). Each difference is named, and
+    the exit code is 1 if there is any."""
     body = {"mode": "recent" if recent else "full", "tenant": tenant, "first": first, "last": last}
     given = {name: value for name, value in body.items() if value is not None}
     with connected(url, key, what="the admin key") as api:
@@ -104,14 +109,14 @@ def _finished(api: ApiClient, run: dict[str, Any], until_s: float) -> dict[str, 
     while run["state"] in ("waiting", "running"):
         if time.monotonic() > until_s:
             raise CliError(
-                f"The run {run['id']} is still {run['state']}.",
-                "Is a worker running? /readyz says so. Its result will be kept: --wait-s waits "
-                "longer.",
+                f"The reconciliation {run['id']} is still {run['state']}.",
+                "Check that a worker is running (/readyz says so). The result will be kept; "
+                "--wait-s waits longer.",
             )
         time.sleep(0.2)
         run = api.call("GET", f"/admin/v1/reconciliation/runs/{run['id']}")
     if run["state"] == "failed":
-        raise CliError(f"The books could not be compared: {run['error']}")
+        raise CliError(f"The reconciliation failed: {run['error']}")
     return run
 
 
@@ -141,8 +146,8 @@ def _summary(run: dict[str, Any]) -> str:
     looked, kinds = run["looked"], run["differences"]
     found = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "none"
     return (
-        f"{looked['events'] + looked['archived_events']} events, {looked['hour_rows']} hourly and "
-        f"{looked['day_rows']} daily sums, {looked['ledger_amounts']} amounts of the ledger, "
+        f"{looked['events'] + looked['archived_events']} events, {looked['hour_rows']} hourly "
+        f"and {looked['day_rows']} daily sums, {looked['ledger_amounts']} ledger amounts, "
         f"{looked['invoices']} invoices. Differences: {found}."
     )
 

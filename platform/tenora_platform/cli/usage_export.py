@@ -11,12 +11,15 @@ from tenora_platform.cli.client import DEFAULT_URL, AdminKey, Url, connected
 
 
 def export_usage(
-    out: Annotated[Path | None, typer.Option(help="File to write; else standard output.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file; default: standard output.")] = None,
     start: Annotated[
-        str | None, typer.Option(help="What ended from here on, such as 2026-11-01.")
+        str | None,
+        typer.Option(help="Only requests that ended at or after this time, such as 2026-11-01."),
     ] = None,
-    end: Annotated[str | None, typer.Option(help="Before this time.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    end: Annotated[
+        str | None, typer.Option(help="Only requests that ended before this time.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only the tenant with this id.")] = None,
     form: Annotated[
         str, typer.Option("--format", help="openmeter (CloudEvents) or lago.", metavar="FORMAT")
     ] = "openmeter",

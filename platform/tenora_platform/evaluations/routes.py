@@ -48,8 +48,8 @@ Own = Annotated[Evaluations, Depends(own_evaluations)]
 async def create_evaluation(
     body: schemas.EvaluationCreate, state: State, tenant: EvaluatingTenant
 ) -> schemas.Evaluation:
-    """Ask versions of an adapter, and the base model, the same items and score their answers. It
-    runs in the lowest class that the plan has, and each answer is a request that is billed."""
+    """Run the same items on versions of an adapter and on the base model, and score the answers. It
+    runs in the lowest class of the plan, and each answer is billed as a request."""
     return await Evaluations(state, tenant).create(body)
 
 
@@ -57,19 +57,19 @@ async def create_evaluation(
 async def list_evaluations(
     evaluations: Own, after: After = None, limit: Limit = 20
 ) -> schemas.EvaluationPage:
-    """Newest first."""
+    """List evaluations, newest first."""
     return await evaluations.page(after, limit)
 
 
 @router.get("/v1/evaluations/{evaluation_id}")
 async def get_evaluation(evaluation_id: str, evaluations: Own) -> schemas.Evaluation:
-    """How far it is, and the scores side by side."""
+    """Get an evaluation: its progress, and the scores side by side."""
     return await evaluations.get(evaluation_id)
 
 
 @router.delete("/v1/evaluations/{evaluation_id}")
 async def delete_evaluation(evaluation_id: str, evaluations: Own) -> Deleted:
-    """With its items and answers. One that has not ended is cancelled first."""
+    """Delete an evaluation with its items and answers. Cancel it first if it has not finished."""
     await evaluations.delete(evaluation_id)
     return Deleted(id=evaluation_id, object="evaluation")
 
@@ -78,14 +78,14 @@ async def delete_evaluation(evaluation_id: str, evaluations: Own) -> Deleted:
 async def list_evaluation_items(
     evaluation_id: str,
     evaluations: Own,
-    after: Annotated[int, Query(ge=-1, lt=2**31, description="Items after this number")] = -1,
+    after: Annotated[int, Query(ge=-1, lt=2**31, description="Only items after this number")] = -1,
     limit: Limit = 20,
 ) -> schemas.ItemPage:
-    """Each item with what was answered to it, side by side."""
+    """List the items with the answer of each version, side by side."""
     return await evaluations.items(evaluation_id, after, limit)
 
 
 @router.post("/v1/evaluations/{evaluation_id}/cancel")
 async def cancel_evaluation(evaluation_id: str, evaluations: Own) -> schemas.Evaluation:
-    """Nothing more is asked; what is answered stays."""
+    """Cancel an evaluation: no more requests are sent, and existing answers are kept."""
     return await evaluations.cancel(evaluation_id)

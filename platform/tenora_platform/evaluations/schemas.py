@@ -27,8 +27,8 @@ class Message(Body):
 
 
 class Item(Body):
-    """One line. Either `prompt`, which the model goes on with as /v1/completions does, or
-    `messages`, which it answers as a chat."""
+    """One item: either `prompt`, which the model continues as in /v1/completions, or `messages`,
+    which it answers as a chat."""
 
     prompt: _Given | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=64)] | None = None
@@ -38,8 +38,8 @@ class Item(Body):
 
 
 class EvaluationCreate(Body):
-    """`versions` are numbers of the adapter's versions, and "base". `items` are a list, or JSON
-    lines in one text. `schema` holds for items that have none of their own."""
+    """`versions` are version numbers of the adapter, and "base" for the base model. `items` is an
+    array, or JSON lines in one string. `schema` applies to items without a schema of their own."""
 
     adapter: Annotated[str, StringConstraints(max_length=63)]
     versions: Annotated[
@@ -65,12 +65,12 @@ class EvaluationCreate(Body):
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"line {number} is not JSON: {error}") from error
             if len(found) > ITEMS_MAX:
-                raise ValueError(f"more than {ITEMS_MAX} lines")
+                raise ValueError(f"has more than {ITEMS_MAX} lines")
         return found
 
 
 class Subject(BaseModel):
-    """What is asked: a version of the adapter, or the base model."""
+    """What is evaluated: a version of the adapter, or the base model."""
 
     name: str  # "base", or the version's number
     version_id: str | None = None
@@ -81,9 +81,9 @@ class Subject(BaseModel):
 
 
 class Result(BaseModel):
-    """Of one subject. `score` is the share of items that passed with Wilson's 95% interval; for
-    loglikelihood the mean of the items' sums, higher is better, with the normal interval. Items
-    with an `error` did not pass, and have no loglikelihood."""
+    """The result of one version. `score` is the share of items that passed, with Wilson's 95%
+    interval; for loglikelihood it is the mean over the items, higher is better, with the normal
+    interval. An item with an `error` counts as not passed, and has no loglikelihood."""
 
     version: int | Literal["base"]
     answered: int
@@ -121,7 +121,7 @@ class ItemAnswer(BaseModel):
 
 
 class ItemView(BaseModel):
-    """One item with what each subject answered, side by side."""
+    """One item with the answer of each version, side by side."""
 
     no: int
     item: dict[str, Any]

@@ -58,7 +58,7 @@ def validator(schema: str) -> Any:
     Raises SchemaError."""
 
     def refuse(uri: str) -> Any:
-        raise ValueError(f"{uri} lies outside the schema")
+        raise ValueError(f"the reference {uri} points outside the schema")
 
     try:
         return jsonschema_rs.validator_for(

@@ -48,7 +48,8 @@ class Evaluations:
             await lock(session, f"evaluations:{self._tenant.tenant_id}")
             if await repository.count_open(session, self._tenant.tenant_id) >= OPEN_MAX:
                 raise ConflictError(
-                    f"{OPEN_MAX} evaluations are not finished yet; cancel one, or wait for it."
+                    f"{OPEN_MAX} evaluations are still unfinished, which is the maximum. "
+                    "Cancel one, or wait until one has finished."
                 )
             row = EvaluationRow(
                 id=new_id("eval"),
@@ -74,7 +75,7 @@ class Evaluations:
 
     async def _subjects(self, session: AsyncSession, body: EvaluationCreate) -> list[Subject]:
         if len(set(body.versions)) != len(body.versions):
-            raise BadRequestError("A version appears twice.", param="versions")
+            raise BadRequestError("versions lists a version twice.", param="versions")
         adapter = await registry.adapter_by_name(session, self._tenant.tenant_id, body.adapter)
         if adapter is None:
             raise NotFoundError(
@@ -142,7 +143,7 @@ class Evaluations:
             row = await self._require(session, evaluation_id)
             now = datetime.now(UTC)
             if not await repository.move(session, row.id, OPEN, state="cancelled", ended_at=now):
-                raise ConflictError(f"The evaluation has ended already: it is {row.state}.")
+                raise ConflictError(f"The evaluation is already {row.state}.")
             await session.refresh(row)
             await self._audit(session, "evaluation.cancel", row, {"state": "cancelled"})
             return _view(row, await repository.sums(session, [row.id]))
@@ -153,10 +154,13 @@ class Evaluations:
         async with self._session() as session:
             row = await self._require(session, evaluation_id)
             if row.state in OPEN:
-                raise ConflictError(f"The evaluation is {row.state}; cancel it first.")
+                raise ConflictError(
+                    f"The evaluation is {row.state}. Cancel it before you delete it."
+                )
             if not await try_lock(session, f"evaluation:{row.id}"):
                 raise ConflictError(
-                    "Answers that were asked for before it was cancelled still come; try again."
+                    "Some answers requested before the cancellation are still in flight; "
+                    "try again in a moment."
                 )
             await repository.remove(session, [row.id])
             await self._audit(session, "evaluation.delete", row, None)
@@ -195,15 +199,15 @@ def _checked(body: EvaluationCreate, item: Item, no: int) -> dict[str, Any]:
     if body.scoring == "json_schema":
         schema = item.schema_ if item.schema_ is not None else body.schema_
         if schema is None:
-            raise wrong("has no schema, and there is none for all")
+            raise wrong("has no schema, and the evaluation has no schema for all items")
         item = item.model_copy(update={"schema_": schema})
     elif item.expected is None:
-        raise wrong(f"has no expected answer, which {body.scoring} needs")
+        raise wrong(f"has no expected answer, which scoring {body.scoring} needs")
     if body.scoring == "choice" and item.expected not in (item.choices or ()):
-        raise wrong("needs choices, expected among them")
+        raise wrong("needs choices that include the expected answer")
     kept = item.model_dump(by_alias=True, exclude_none=True)
     if not _is_storable(kept):
-        raise wrong("holds a NUL, NaN, half of a surrogate pair, or is nested too deeply")
+        raise wrong("contains a NUL character, NaN or a lone surrogate, or is nested too deeply")
     if body.scoring == "json_schema":
         try:
             validator(json.dumps(kept["schema"], sort_keys=True))

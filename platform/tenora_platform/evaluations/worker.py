@@ -186,8 +186,8 @@ class EvaluationWorker:
             raise  # a server is away, whatever the item
         except Exception:
             # An item that breaks us must not be asked for ever.
-            _log.exception("item not asked", evaluation=row.id, item=ask.no)
-            failure = "The server failed at this item."
+            _log.exception("evaluation item failed", evaluation=row.id, item=ask.no)
+            failure = "The server failed while it ran this item."
             await self._answered(row, ask, asker.answered, failure, is_owners=is_owners)
         else:
             await self._answered(row, ask, asker.answered, None, is_owners=is_owners)

@@ -18,7 +18,7 @@ from tenora_platform.tenants.repository import get_tenant
 
 router = APIRouter(tags=["events"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
-Type = Annotated[str | None, Query(description="Only of this type, such as budget.soft")]
+Type = Annotated[str | None, Query(description="Only events of this type, such as budget.soft")]
 
 
 @router.get("/v1/events")
@@ -29,8 +29,8 @@ async def list_events(
     after: After = None,
     limit: Limit = 20,
 ) -> EventPage:
-    """What happened, newest first: `adapter.active`, `budget.soft`, `invoice.final`, ... Webhooks
-    deliver the same."""
+    """List what happened, newest first: `adapter.active`, `budget.soft`, `invoice.final`, and so
+    on. Webhooks deliver the same events."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         rows = await repository.list_events(
             session, tenant.tenant_id, type=type, after=after, limit=limit
@@ -48,8 +48,8 @@ async def list_tenant_events(
     after: After = None,
     limit: Limit = 20,
 ) -> EventPage:
-    """A tenant's events, newest first."""
+    """List a tenant's events, newest first."""
     if await get_tenant(session, tenant_id) is None:
-        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
     rows = await repository.list_events(session, tenant_id, type=type, after=after, limit=limit)
     return EventPage.of([Event.model_validate(row) for row in rows], limit)

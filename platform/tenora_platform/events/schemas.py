@@ -9,7 +9,7 @@ from tenora_platform.schemas import IdItem, ListPage
 
 
 class Event(IdItem):
-    """`data` is the thing it is about, as it was then; its form follows from `type`."""
+    """`data` is the object that the event is about, as it was then; its fields depend on `type`."""
 
     object: Literal["event"] = "event"
     type: str

@@ -21,10 +21,10 @@ _EXACT = Decimal("0.000000000001")
 _CONTEXT = Context(prec=60)
 _FREE = Decimal(0)
 METHOD = (
-    "What was spent so far, and for what is left of the month the mean of the last full days "
-    f"(UTC), {DAYS} at most. low and high: between them eight of ten months end whose days differ "
-    "as those did, and no less than what is spent already. By the prices at which they were rated; "
-    "without tax, minimum and what the plan includes."
+    f"`spent` so far, plus the mean of the last full days (UTC, at most {DAYS}) for each "
+    "remaining day of the month. Eight of ten months should end between `low` and `high`, which "
+    "follow from how much those days differ; `low` is never less than what is already spent. "
+    "Amounts use the prices at which usage was rated, without tax, minimum or included usage."
 )
 
 

@@ -23,8 +23,8 @@ UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
 
 @router.get("/v1/forecast")
 async def get_forecast(session: TenantSession, tenant: UsageTenant) -> Forecast:
-    """What this month has cost so far, and what it comes to if days go on as the last ones went,
-    beside the plan's budget."""
+    """Get what this month has cost so far and what it is projected to cost, beside the plan's
+    budget."""
     return await forecast(session, tenant.tenant_id, tenant.plan, datetime.now(UTC))
 
 
@@ -32,10 +32,11 @@ async def get_forecast(session: TenantSession, tenant: UsageTenant) -> Forecast:
 async def get_any_forecast(
     session: AdminSession,
     tenant: Annotated[
-        str | None, Query(max_length=256, description="Only this tenant's (id), with its budget")
+        str | None,
+        Query(max_length=256, description="Only the tenant with this id, with its budget"),
     ] = None,
 ) -> Forecast:
-    """As /v1/forecast, of one tenant or of all together."""
+    """As /v1/forecast, for one tenant or for all of them together."""
     now = datetime.now(UTC)
     if tenant is None:
         return await forecast(session, None, None, now)
@@ -43,7 +44,8 @@ async def get_any_forecast(
     plan = None if row is None else await get_plan(session, row.plan)
     if plan is None:
         raise BadRequestError(
-            f"There is no tenant {tenant[:80]!r}: give the id of one, or none for all.",
+            f"There is no tenant with the id {tenant[:80]!r}. Give a tenant's id, or leave "
+            "tenant out for all tenants.",
             param="tenant",
             code="unknown_tenant",
         )

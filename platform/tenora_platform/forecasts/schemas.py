@@ -14,10 +14,11 @@ class DaySpent(BaseModel):
 
 
 class CurrencyForecast(BaseModel):
-    """One currency's. `spent` is exact, as GET /v1/costs has it, and so is each of `days`, this
-    month's so far. `projected`, `low` and `high` are rounded up to the cent or to four digits,
-    whichever is finer. `projected` null: there is no full day yet to go by; `low` and `high` null:
-    there are fewer than three. `full_days`: how many the mean is of."""
+    """The forecast in one currency. `spent` is exact, as in GET /v1/costs, and so are `days`, the
+    days of this month so far. `projected`, `low` and `high` are rounded up to the cent or to four
+    digits, whichever is finer. `projected` is null until there is a full day to calculate from;
+    `low` and `high` are null until there are three. `full_days` is the number of days that the mean
+    is over."""
 
     currency: str
     spent: str
@@ -31,9 +32,9 @@ class CurrencyForecast(BaseModel):
 
 
 class ForecastBudget(BaseModel):
-    """The plan's budget of a month, and the line from which on it tells. `reached_on`: the day on
-    which it is used up if days go on so, with all currencies added up, as budgets do; null: not in
-    this month."""
+    """The plan's monthly budget and its soft limit. `reached_on` is the day on which the budget
+    will be used up if spending continues like this, with all currencies added up, as budgets do;
+    null if that is not within this month."""
 
     amount: str
     soft: str | None
@@ -43,8 +44,8 @@ class ForecastBudget(BaseModel):
 
 
 class Forecast(BaseModel):
-    """What this month (UTC) comes to. `currencies` has none before anything was used.
-    `unrated_events`: usage without a price yet, which no amount has."""
+    """The projected cost of this month (UTC). `currencies` is empty until something has been used.
+    `unrated_events` counts usage without a price, which is in no amount."""
 
     object: Literal["forecast"] = "forecast"
     period: str

@@ -82,5 +82,5 @@ class AnswerCounts:
                     commands.expire(f"{_KEY}{minute_s}", _KEPT_S)
                 await commands.execute()
         except RedisError as error:
-            _log.warning("answers not counted yet", reason=str(error))
+            _log.warning("answers could not be counted", reason=str(error))
             self._waiting.update(waiting)

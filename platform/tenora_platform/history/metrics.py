@@ -79,10 +79,10 @@ def chosen(text: str, known: Mapping[str, Metric]) -> dict[str, Metric]:
     for name in names:
         if name not in known:
             raise BadRequestError(
-                f"There is no metric {name!r}; there are: {', '.join(known)}.", param="metric"
+                f"Unknown metric {name!r}. Metrics: {', '.join(known)}.", param="metric"
             )
     if not names:
-        raise BadRequestError(f"Name a metric, of: {', '.join(known)}.", param="metric")
+        raise BadRequestError(f"metric is required. Metrics: {', '.join(known)}.", param="metric")
     return {name: known[name] for name in dict.fromkeys(names)}
 
 
@@ -92,7 +92,7 @@ def groups(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise BadRequestError(
-                f"Series are not grouped by {name!r}; they are by: {', '.join(known)}.",
+                f"group_by cannot contain {name!r}, only {', '.join(known)}.",
                 param="group_by",
             )
     return tuple(dict.fromkeys(names))

@@ -71,7 +71,8 @@ def from_events(metrics: Mapping[str, Metric], *, all_: bool) -> dict[str, Metri
     for name in metrics:
         if all_ and name not in _FROM_EVENTS:
             raise BadRequestError(
-                f"{name!r} is not counted by adapter; ask for it by class.", param="metric"
+                f"The metric {name!r} is not available by adapter; group by class instead.",
+                param="metric",
             )
     return {name: metric for name, metric in metrics.items() if name in _FROM_EVENTS}
 
@@ -91,7 +92,10 @@ async def event_series(
         return []
     start, end = window.bounds
     if end - start > LONGEST + timedelta(seconds=2 * window.step_s):
-        raise BadRequestError("At most 31 days at once by adapter.", param="start")
+        raise BadRequestError(
+            "By adapter, the period can be at most 31 days. Move start and end closer together.",
+            param="start",
+        )
     class_, ttft_ms, tpot_ms = promised
     statement = _EVENTS.format(keys=", ".join(_keys(group_by)), own=_OWN)
     rows = await session.execute(

@@ -31,23 +31,36 @@ router = APIRouter(tags=["history"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
 
 MetricNames = Annotated[
-    str, Query(alias="metric", description="Such as ttft_attainment,output_tokens; by commas")
+    str,
+    Query(
+        alias="metric",
+        description="Names of metrics, comma-separated, such as ttft_attainment,output_tokens",
+    ),
 ]
-Start = Annotated[QueryTime | None, Query(description="From here on; default: an hour before end")]
-End = Annotated[QueryTime | None, Query(description="Before this; default: now")]
+Start = Annotated[
+    QueryTime | None, Query(description="Start of the period; default: an hour before its end")
+]
+End = Annotated[QueryTime | None, Query(description="End of the period (exclusive); default: now")]
 Step = Annotated[
     str | None,
-    Query(description=f"Of {', '.join(STEPS_S)}; longer where that would be over 500 points"),
+    Query(
+        description=(
+            f"Length of a step: one of {', '.join(STEPS_S)}; increased if the answer would "
+            "have more than 500 points"
+        )
+    ),
 ]
 Class = Annotated[str | None, Query(alias="class", description="Only this class")]
-Lanes = Annotated[int, Query(ge=1, le=500, description="How many series of a metric at most")]
+Lanes = Annotated[int, Query(ge=1, le=500, description="Maximum number of series per metric")]
 
 
 async def asked_window(
     state: State, start: Start = None, end: End = None, step: Step = None
 ) -> Window:
     if step is not None and step not in STEPS_S:
-        raise BadRequestError(f"'step' is one of {', '.join(STEPS_S)}.", param="step")
+        raise BadRequestError(
+            f"step must be one of {', '.join(STEPS_S)}, not {step}.", param="step"
+        )
     return window(start, end, step, minutes_days=state.settings.history_minutes_days)
 
 
@@ -61,14 +74,17 @@ async def get_timeseries(
     state: State,
     metric: MetricNames,
     asked: AskedWindow,
-    group_by: Annotated[str | None, Query(description="Any of tenant, class; by commas")] = None,
-    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    group_by: Annotated[
+        str | None, Query(description="Group by any of tenant, class (comma-separated)")
+    ] = None,
+    tenant: Annotated[str | None, Query(description="Only the tenant with this id")] = None,
     service_class: Class = None,
     limit: Lanes = 100,
 ) -> TimeSeriesAnswer:
-    """How service was over time, kept over restarts: what was promised and met, tokens, answers and
-    errors, queues, pages, loads. A series without a tenant is of all, or (grouped by tenant) of
-    those that the metrics do not tell apart. The engine's own metrics are not grouped."""
+    """Get service over time, kept across restarts: targets promised and met, tokens, answers and
+    errors, queues, pages, loads. A series without a tenant is over all tenants, or (when grouped by
+    tenant) over those that the metrics do not tell apart. The engine's own metrics cannot be
+    grouped."""
     metrics = chosen(metric, ADMIN_METRICS)
     wanted = Asked(asked, groups(group_by, ADMIN_GROUPS), tenant, service_class)
     async with state.db.admin_session() as session:
@@ -86,15 +102,15 @@ async def get_own_timeseries(
     metric: MetricNames,
     asked: AskedWindow,
     group_by: Annotated[
-        str | None, Query(description="Any of class, adapter, version; by commas")
+        str | None, Query(description="Group by any of class, adapter, version (comma-separated)")
     ] = None,
-    adapter: Annotated[str | None, Query(description="Only this adapter's (name)")] = None,
+    adapter: Annotated[str | None, Query(description="Only the adapter with this name")] = None,
     service_class: Class = None,
     limit: Lanes = 100,
 ) -> TimeSeriesAnswer:
-    """How you were served over time: tokens, answers and errors, times to the first token and
-    between tokens with the plan's targets. By `adapter` and `version` it is made of finished
-    requests, 31 days at most, without refusals and HTTP errors."""
+    """Get how you were served over time: tokens, answers and errors, times to the first token and
+    between tokens with the plan's targets. By `adapter` and `version` it covers finished requests
+    of at most 31 days, without refusals and HTTP errors."""
     metrics = chosen(metric, TENANT_METRICS)
     by = groups(group_by, TENANT_GROUPS)
     looked, until = await _looked(state, asked)

@@ -125,7 +125,7 @@ class HistorySampler:
             try:
                 answers = await self._state.answers.of_minute(int(minute.timestamp()))
             except RedisError as error:
-                _log.warning("answers not read", reason=str(error))
+                _log.warning("answer counts could not be read", reason=str(error))
                 return
             await _set_answers(session, minute, answers)
             minute += timedelta(minutes=1)
@@ -140,7 +140,7 @@ def _totals(mark: HistoryMarkRow | None) -> Totals | None:
     try:
         return msgspec.convert(mark.data, Totals)
     except msgspec.ValidationError:  # of another version
-        _log.warning("history begins anew: its mark cannot be read")
+        _log.warning("history restarts: its position could not be read")
         return None
 
 
@@ -196,7 +196,7 @@ def _look(stats: EngineStats | None) -> dict[str, Any]:
 
 async def _add_served(session: AsyncSession, now: datetime, totals: Totals, before: Totals) -> None:
     if not is_same_engine(totals, before):
-        _log.info("history of another engine", since_s=totals.since_s)
+        _log.info("history belongs to another engine", since_s=totals.since_s)
     found = served_since(totals, before)
     if not found:
         return

@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 
 class TimeSeries(BaseModel):
-    """`values` has one for each of the answer's times; null: nothing is known, or there was none to
-    speak of (a quantile without requests). Of parts (`unit` part), `met` and `promised` are what it
-    is a part of; of quantiles `counts` how many there were. `target_ms` is what the plans of all
-    that it is about promise now, null where they differ or promise nothing."""
+    """`values` has one value per time of the answer; null if it is not known, or has no data (a
+    quantile without requests). For fractions (`unit` part), `met` and `promised` are its numerator
+    and denominator; for quantiles `counts` is the number of observations. `target_ms` is the
+    current target of the plans concerned; null if they differ or have none."""
 
     metric: str
     unit: Literal["count", "tokens", "part", "ms", "s", "pages", "sequences", "adapters"]
@@ -29,9 +29,9 @@ class TimeSeries(BaseModel):
 
 
 class TimeSeriesSum(BaseModel):
-    """A metric over all times and all its series, also those that `limit` left out (by adapter and
-    version of the 200 largest): of counts and tokens `value`, null where nothing is known; of parts
-    what was `met` of what was `promised`."""
+    """A metric over all times and all series, including those left out by `limit` (by adapter and
+    version, of the 200 largest): `value` for counts and tokens, null if not known; `met` of
+    `promised` for fractions."""
 
     metric: str
     unit: Literal["count", "tokens", "part"]
@@ -41,9 +41,9 @@ class TimeSeriesSum(BaseModel):
 
 
 class TimeSeriesAnswer(BaseModel):
-    """`times` are the beginnings of steps of `step_s` seconds, as unix time; the last may still
-    run. `total` is how many series there are of a metric that was cut to `limit`. `sums`: of each
-    metric that can be summed and has a series."""
+    """`times` are the starts of steps of `step_s` seconds, as Unix time; the last step may still be
+    in progress. `total` is the number of series of a metric that was cut to `limit`. `sums` has
+    each metric that can be summed and has a series."""
 
     object: Literal["timeseries"] = "timeseries"
     start: int

@@ -67,9 +67,12 @@ def window(
     end = end or now
     start = start or end - DEFAULT
     if start >= end:
-        raise BadRequestError("'start' must be before 'end'.", param="start")
+        raise BadRequestError("start must be before end.", param="start")
     if end - start > LONGEST:
-        raise BadRequestError(f"At most {LONGEST.days} days at once; ask for less.", param="start")
+        raise BadRequestError(
+            f"The period can be at most {LONGEST.days} days. Move start and end closer together.",
+            param="start",
+        )
     finest = STEPS_S[step] if step is not None else 60
     if start < now - timedelta(days=minutes_days):
         finest = max(finest, _HOUR_S)

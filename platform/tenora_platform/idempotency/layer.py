@@ -91,7 +91,7 @@ class Idempotency:
         """Raises BadRequestError, ConflictError or UnavailableError before anything was done."""
         if not _KEY.match(request.key.encode("latin-1")):
             raise BadRequestError(
-                "An Idempotency-Key has 1 to 255 printable ASCII characters without spaces.",
+                "An Idempotency-Key must have 1 to 255 printable ASCII characters and no spaces.",
                 code="invalid_idempotency_key",
             )
         state = scope["app"].state.tenora
@@ -188,14 +188,15 @@ class _Books:
         if first.answer is None:
             if earlier.age < IN_FLIGHT:
                 raise ConflictError(
-                    "The first request with this Idempotency-Key is still running.",
+                    "The first request with this Idempotency-Key is still running. Try "
+                    "again when it has finished.",
                     code="idempotency_key_in_use",
                     retry=True,
                     headers={"retry-after-ms": "1000"},
                 )
             raise ConflictError(
-                "The first request with this Idempotency-Key was cut short and may or may not have "
-                "been done. Look, and send it with another key if it was not.",
+                "The first request with this Idempotency-Key was interrupted and may or may not "
+                "have been carried out. Check, and if it was not, send it again with a new key.",
                 code="idempotency_outcome_unknown",
             )
         if not await _came_whole(body) or body.sha256() != first.body_sha256:
@@ -204,8 +205,8 @@ class _Books:
             return msgspec.msgpack.decode(self._lock().decrypt(first.answer), type=_Answer)
         except InvalidToken:
             raise ConflictError(
-                "The answer of this Idempotency-Key cannot be read any more: the server's secret "
-                "was changed since.",
+                "The stored answer for this Idempotency-Key can no longer be read, because the "
+                "server's secret has changed.",
                 code="idempotency_outcome_unknown",
             ) from None
 
@@ -218,7 +219,11 @@ class _Books:
                     session, request.caller_id, request.key, body_sha256, sealed
                 )
         except SQLAlchemyError as error:
-            _log.error("an answer is not remembered", target=request.target, why=first_line(error))
+            _log.error(
+                "answer not stored for its Idempotency-Key",
+                target=request.target,
+                why=first_line(error),
+            )
 
     async def forget(self) -> None:
         request = self._request
@@ -226,7 +231,9 @@ class _Books:
             async with request.session(self._db) as session:
                 await repository.forget(session, request.caller_id, request.key)
         except SQLAlchemyError as error:
-            _log.warning("a key is not forgotten", target=request.target, why=first_line(error))
+            _log.warning(
+                "Idempotency-Key not released", target=request.target, why=first_line(error)
+            )
 
     def _lock(self) -> Fernet:
         return Fernet(urlsafe_b64encode(self._secret.key("idempotency")))
@@ -269,7 +276,7 @@ def _settled(status: int) -> bool:
 
 def _another(what: str) -> ConflictError:
     return ConflictError(
-        f"This Idempotency-Key was used for a request with another {what}. Use a new key for a new "
-        "request.",
+        f"This Idempotency-Key was already used for a request with another {what}. Use a new "
+        "key for a new request.",
         code="idempotency_key_reused",
     )

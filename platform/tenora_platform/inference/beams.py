@@ -43,22 +43,22 @@ def with_beams(body: SamplingFields, generation: Generation) -> Generation:
     """The same as a beam search, where the body asks for one: its width is `best_of`, or `n`.
     Raises BadRequestError that names what does not go together."""
     if not body.use_beam_search:
-        _refuse(body, _WITHOUT, "is of a beam search alone (use_beam_search)")
+        _refuse(body, _WITHOUT, "has an effect only with use_beam_search: true")
         return generation
-    _refuse(body, _TOGETHER, "cannot be together with use_beam_search")
+    _refuse(body, _TOGETHER, "cannot be combined with use_beam_search")
     sampling, width = generation.sampling, sequences_of(body)
     of_prompt = sampling.prompt_logprobs is not None
     if of_prompt and sampling.max_tokens:
-        raise unsupported("echo", "echo with logprobs cannot be together with use_beam_search")
+        raise unsupported("echo", "echo with logprobs cannot be combined with use_beam_search")
     if of_prompt:
-        raise unsupported("max_tokens", "a beam search needs max_tokens of at least 1")
+        raise unsupported("max_tokens", "max_tokens of 0 cannot be combined with use_beam_search")
     if sampling.grammar is not None:
         is_forced = generation.tools is not None and generation.tools.forced
         name = "tool_choice" if is_forced else sampling.grammar.param
-        raise unsupported(name, f"{name} cannot be together with use_beam_search")
+        raise unsupported(name, f"{name} cannot be combined with use_beam_search")
     if width > BEAM_WIDTH_MAX:
         raise BadRequestError(
-            f"A beam search has at most {BEAM_WIDTH_MAX} beams.",
+            f"A beam search can have at most {BEAM_WIDTH_MAX} beams (n or best_of), not {width}.",
             param="n" if body.best_of is None else "best_of",
             code="invalid_value",
         )

@@ -72,7 +72,9 @@ def prompts(most: int) -> WrapValidator:
             return validate(value)
         except ValidationError as error:  # of each form that it might have been
             raise PydanticCustomError(
-                "prompts", "must be a text, a list of texts, token ids, or lists of token ids"
+                "prompts",
+                "must be a string, an array of strings, an array of token ids, or an array "
+                "of arrays of token ids",
             ) from error
 
     return WrapValidator(check)
@@ -89,7 +91,7 @@ def biases(value: Any) -> Any:
 
 def _refuse_booleans(values: Iterable[Any]) -> None:
     if bool in set(map(type, values)):
-        raise PydanticCustomError("no_number", "must hold numbers, not true or false")
+        raise PydanticCustomError("no_number", "must contain numbers, not true or false")
 
 
 def check_messages(value: Any) -> Any:
@@ -106,7 +108,7 @@ def check_messages(value: Any) -> Any:
     if parts > PARTS_MAX:
         raise PydanticCustomError(
             "too_long",
-            "has {count} parts of contents and calls of tools in all; at most {most} are allowed",
+            "has {count} content parts and tool calls in total; at most {most} are allowed",
             {"count": parts, "most": PARTS_MAX},
         )
     return value

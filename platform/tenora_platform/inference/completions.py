@@ -183,7 +183,10 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             answer.finish_reason = piece.finish_reason
             answer.stopped = stopped_by(session, piece)
     if any(answer.finish_reason is None for answer in answers):
-        raise ApiError("The engine ended without finishing the answer.", code="engine_error")
+        raise ApiError(
+            "The engine stopped before the answer was complete; send the request again.",
+            code="engine_error",
+        )
     shown = list(_best(answers, per_prompt, body))
     completion = Completion(
         id=session.id,

@@ -52,10 +52,9 @@ _GENERATION = Generation(
 
 
 class EmbeddingRequest(Given):
-    """POST /v1/embeddings. `input` is a text, texts, token ids, or lists of token ids.
-    `truncate_prompt_tokens` is vLLM's: so many tokens of a text, its last ones unless
-    `truncation_side` is right; -1: as many as there can be.
-    """
+    """POST /v1/embeddings. `input` is a string, an array of strings, an array of token ids, or an
+    array of arrays of token ids. `truncate_prompt_tokens` (as in vLLM) keeps that many tokens of a
+    text, its last ones unless `truncation_side` is right; -1: as many as fit."""
 
     model: str = Field(min_length=1, max_length=256)
     input: Annotated[
@@ -76,7 +75,7 @@ class EmbeddingRequest(Given):
 
 
 class Embedding(BaseModel):
-    """`embedding` is a list of numbers, or the base64 of little-endian float32."""
+    """`embedding` is an array of numbers, or base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -99,15 +98,15 @@ class Embeddings(BaseModel):
 async def create_embeddings(
     body: EmbeddingRequest, request: Request, state: State, tenant: AdmittedTenant
 ) -> Response:
-    """OpenAI's embeddings, of the base model or an adapter: what the model makes of each text up to
-    its last token, as a vector of length 1. Prompt tokens alone are charged."""
+    """Create embeddings, as OpenAI's API: one vector of length 1 for each text, from the base model
+    or an adapter (the hidden state at the last token). Only prompt tokens are charged."""
     require_engine(state)
     require_model(tenant, body.model)
     model = state.engine.model
     if body.dimensions not in (None, model.hidden):
         raise BadRequestError(
-            f"This model's embeddings have {model.hidden} dimensions, no fewer: leave dimensions "
-            "out.",
+            f"This model's embeddings always have {model.hidden} dimensions, not "
+            f"{body.dimensions}. Leave dimensions out.",
             param="dimensions",
             code="unsupported_value",
         )
@@ -162,7 +161,10 @@ async def _embeddings(session: InferenceSession, body: EmbeddingRequest) -> Embe
         async for piece in pieces:
             ended += piece.finish_reason is not None
     if ended < len(session.prompts):
-        raise ApiError("The engine ended without finishing the answer.", code="engine_error")
+        raise ApiError(
+            "The engine stopped before the answer was complete; send the request again.",
+            code="engine_error",
+        )
     found = [
         Embedding(index=place, embedding=_encoded(session.embedding(place), body.encoding_format))
         for place in range(len(session.prompts))

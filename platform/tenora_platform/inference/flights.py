@@ -98,7 +98,7 @@ class Flights:
     def end_all(self) -> None:
         """The server stops: end what is in flight here, and let nothing new begin."""
         self._stopping = UnavailableError(
-            "The server is stopping and cut this request short; send it again.",
+            "The server is shutting down and ended this request early; send it again.",
             code="server_stopping",
         )
         self._end(list(self._flying), self._stopping)
@@ -117,7 +117,11 @@ class Flights:
                 last = now.decode()
                 await self._say()
             except RedisError as error:
-                _log.warning("ended keys not read", reason=str(error), unsaid=len(self._unsaid))
+                _log.warning(
+                    "revoked keys could not be read from Redis",
+                    reason=str(error),
+                    unsaid=len(self._unsaid),
+                )
             await asyncio.sleep(POLL_S)
 
     async def _tell(self, said: str) -> None:
@@ -127,7 +131,11 @@ class Flights:
         try:
             await self._say()
         except RedisError as error:
-            _log.error("other processes are not told yet", ended=said, reason=str(error))
+            _log.error(
+                "other processes could not be told yet that a key was revoked",
+                ended=said,
+                reason=str(error),
+            )
 
     async def _say(self) -> None:
         for said in list(self._unsaid):
@@ -138,20 +146,27 @@ class Flights:
         kind, _, of = said.partition(":")
         error: ApiError
         if kind == "tenant":
-            error = ForbiddenError("This tenant was suspended.", code="tenant_suspended")
+            error = ForbiddenError(
+                "This tenant has been suspended. Ask the operator of this server.",
+                code="tenant_suspended",
+            )
             ended = [flight for flight in self._flying if flight.tenant.tenant_id == of]
         elif kind == "person":
             error = ForbiddenError(
-                "You do not belong to this tenant any more.", code="not_a_member"
+                "You are no longer a member of this tenant.", code="not_a_member"
             )
             tenant_id, _, person_id = of.partition("/")
             whose = (tenant_id, person_id)
             ended = [f for f in self._flying if (f.tenant.tenant_id, f.tenant.key_id) == whose]
         elif kind == "secret":
-            error = UnauthorizedError("This API key has been replaced.", code="key_rotated")
+            error = UnauthorizedError(
+                "This API key has been rotated; use its new secret.", code="key_rotated"
+            )
             ended = [flight for flight in self._flying if flight.tenant.key_prefix == of]
         else:
-            error = UnauthorizedError("This API key has been revoked.", code="key_revoked")
+            error = UnauthorizedError(
+                "This API key has been revoked; use another key.", code="key_revoked"
+            )
             ended = [flight for flight in self._flying if flight.tenant.key_id == of]
         self._end(ended, error)
 

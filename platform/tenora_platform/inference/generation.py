@@ -343,7 +343,9 @@ def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "
         raise from_engine(InvalidRequestError(event.error or "", event.param))
     if event.reason == "error" and event.fault == "weights":
         code = "model_produces_nan" if event.usage.adapter_digest is None else None
-        raise SickWeightsError(f"No token could be chosen: {event.error}.", code=code)
+        raise SickWeightsError(
+            f"The model could not choose a next token: {event.error}.", code=code
+        )
     if event.reason == "error" and event.fault == "damage":
         raise DamagedAdapterError
     if event.reason == "error" and event.fault == "store":
@@ -352,12 +354,15 @@ def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "
             code="adapter_unavailable",
         )
     if event.reason == "error":
-        raise ApiError(f"The engine failed on this request: {event.error}", code="engine_error")
+        raise ApiError(
+            f"The engine failed while it ran this request: {event.error}", code="engine_error"
+        )
     if event.reason == "stop":
         return "stop"
     if event.reason == "abort":
         raise UnavailableError(
-            "The engine ended this request before it was complete.", code="request_aborted"
+            "The engine stopped this request before it was complete; send it again.",
+            code="request_aborted",
         )
     return "length"
 

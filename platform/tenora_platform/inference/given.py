@@ -20,8 +20,8 @@ _TRUTHS = {True: "true", False: "false"}
 
 
 class Given(BaseModel):
-    """A part of a request's body. Null is absent: clients write out what they do not set. Where a
-    number belongs, true and false are mistakes, not 1 and 0."""
+    """Part of a request body. A null field counts as absent, because clients send null for what
+    they do not set. Where a number belongs, true and false are errors, not 1 and 0."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -31,8 +31,9 @@ def refuse_too_many_scores(counts: Sequence[int | None], tokens: int) -> None:
     entries = tokens * sum(count + 1 for count in counts if count is not None)
     if entries > PROMPT_SCORES_MAX:
         raise BadRequestError(
-            f"This asks for {entries} log probabilities of prompts; {PROMPT_SCORES_MAX} is most. "
-            "Lower n, the number of prompts or of logprobs, or leave out echo.",
+            f"This request asks for {entries} log probabilities of prompt tokens; at most "
+            f"{PROMPT_SCORES_MAX} are allowed. Lower n, logprobs, prompt_logprobs or the number "
+            "of prompts, or leave echo out.",
             param="logprobs" if counts[0] is not None else "prompt_logprobs",
             code="invalid_value",
         )

@@ -74,7 +74,9 @@ def _content(message: ChatMessage, where: str) -> str:
 
 def _part_text(part: TextPart, where: str) -> str:
     if part.type not in ("text", "refusal"):
-        raise unsupported(f"{where}.type", f"content of type {part.type[:40]!r} is not supported")
+        raise unsupported(
+            f"{where}.type", f"content of type {part.type[:40]!r} is not supported, only text"
+        )
     text = part.text if part.type == "text" else part.refusal
     if text is None:
         missing = f"{where}.{part.type}"

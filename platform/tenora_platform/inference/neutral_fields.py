@@ -73,7 +73,7 @@ def refuse_unsupported(body: SamplingFields) -> None:
     for name, value in (body.model_extra or {}).items():
         if name not in OF_OTHERS:
             raise BadRequestError(
-                f"{name[:100]} is not a parameter of this route.",
+                f"Unknown parameter: {name[:100]}. Check the spelling, or leave it out.",
                 param=name[:100],
                 code="invalid_value",
             )

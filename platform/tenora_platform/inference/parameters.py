@@ -63,10 +63,10 @@ def chat_generation(
 ) -> Generation:
     """Without a maximum, or with one that is larger, as much as the context still holds."""
     if body.top_logprobs is not None and not body.logprobs:
-        raise _invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
+        raise _invalid("top_logprobs", "top_logprobs needs logprobs: true.")
     _check_best_of(body)
     if sequences_of(body) > body.n and not body.use_beam_search:
-        raise unsupported("best_of", "in a chat best_of is of a beam search alone")
+        raise unsupported("best_of", "best_of needs use_beam_search: true in a chat completion")
     max_tokens, is_capped = _fit(wanted_tokens(body), prompt_tokens, model, "messages")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     made = _generation(body, model, max_tokens, logprobs, bad_words)
@@ -82,7 +82,9 @@ def completion_generation(
     sequences = sequences_of(body)
     if sequences > body.n and body.stream:
         raise _invalid(
-            "best_of", "The best of more than n is known at the end only: set stream to false."
+            "best_of",
+            "best_of larger than n cannot be streamed, because the best choices are known "
+            "only at the end. Set stream to false.",
         )
     max_tokens, is_capped = _fit(wanted_tokens(body), prompt_tokens, model, "prompt")
     is_ranked = sequences > body.n and not body.use_beam_search
@@ -100,7 +102,7 @@ def completion_generation(
 
 def _check_best_of(body: SamplingFields) -> None:
     if body.best_of is not None and body.best_of < body.n:
-        raise _invalid("best_of", f"best_of must be at least n, which is {body.n}.")
+        raise _invalid("best_of", f"best_of must be at least n ({body.n}), not {body.best_of}.")
 
 
 def sequences_of(body: SamplingFields) -> int:
@@ -143,8 +145,8 @@ def kept_tokens(
     if most == 0 or most > model.context_tokens:
         raise _invalid(
             "truncate_prompt_tokens",
-            f"truncate_prompt_tokens must be -1 or from 1 to {model.context_tokens}, the model's "
-            "maximum context length.",
+            f"truncate_prompt_tokens must be -1 or from 1 to {model.context_tokens} (the "
+            f"model's maximum context length), not {most}.",
         )
     if most == -1:
         room = model.context_tokens - output_tokens
@@ -160,7 +162,9 @@ def bad_words(body: SamplingFields, text: TextProcessor) -> BadWords:
         bare = word.lstrip()
         if not bare or len(word) > STOP_LENGTH_MAX:
             raise _invalid(
-                "bad_words", f"Each of bad_words must have 1 to {STOP_LENGTH_MAX} characters."
+                "bad_words",
+                f"Each entry of bad_words must have 1 to {STOP_LENGTH_MAX} characters, at "
+                "least one of them not a space.",
             )
         plain = tuple(text.encode(bare, add_special_tokens=False))
         within = tuple(text.encode(f" {bare}", add_special_tokens=False))
@@ -193,12 +197,16 @@ def _generation(
     words: BadWords,
 ) -> Generation:
     if body.stream_options is not None and not body.stream:
-        raise _invalid("stream_options", "stream_options are for streams: set stream to true.")
+        raise _invalid("stream_options", "stream_options can only be set when stream is true.")
     if body.prompt_logprobs is not None and body.stream:
-        raise _invalid("prompt_logprobs", "prompt_logprobs are not streamed: set stream to false.")
+        raise _invalid(
+            "prompt_logprobs", "prompt_logprobs cannot be streamed. Set stream to false."
+        )
     if body.min_tokens > max_tokens:
         raise _invalid(
-            "min_tokens", f"min_tokens must be at most max_tokens, which is {max_tokens} here."
+            "min_tokens",
+            "min_tokens must be at most the maximum number of completion tokens "
+            f"({max_tokens}), not {body.min_tokens}.",
         )
     top_p = _or(body.top_p, 1.0)
     stop_ids = tuple(dict.fromkeys(body.stop_token_ids or ()))
@@ -267,7 +275,7 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     texts = [stop] if isinstance(stop, str) else list(stop or ())
     if any(not text or len(text) > STOP_LENGTH_MAX for text in texts):
         raise BadRequestError(
-            f"Each text of stop must have 1 to {STOP_LENGTH_MAX} characters.",
+            f"Each stop string must have 1 to {STOP_LENGTH_MAX} characters.",
             param="stop",
             code="invalid_value",
         )
@@ -281,11 +289,13 @@ def _logit_bias(bias: dict[str, float] | None, model: ModelInfo) -> dict[int, fl
     for key, value in bias.items():
         if not key.isascii() or not key.isdigit() or len(key) > 9:
             raise BadRequestError(
-                "The keys of logit_bias are token ids.", param="logit_bias", code="invalid_value"
+                f"The keys of logit_bias must be token ids, not {key[:40]!r}.",
+                param="logit_bias",
+                code="invalid_value",
             )
         if not math.isfinite(value) or abs(value) > 100:
             raise BadRequestError(
-                "The values of logit_bias are from -100 to 100.",
+                f"The values of logit_bias must be between -100 and 100, not {value}.",
                 param="logit_bias",
                 code="invalid_value",
             )
@@ -296,7 +306,10 @@ def _logit_bias(bias: dict[str, float] | None, model: ModelInfo) -> dict[int, fl
 
 def check_token_ids(ids: Collection[int], model: ModelInfo, param: str) -> None:
     if not are_token_ids(ids, model.vocab):
-        raise _invalid(param, f"{param} names a token id outside 0 to {model.vocab - 1}.")
+        raise _invalid(
+            param,
+            f"{param} contains a token id outside the model's vocabulary (0 to {model.vocab - 1}).",
+        )
 
 
 def completion_prompts(body: CompletionRequest, model: ModelInfo) -> list[str | list[int]]:
@@ -305,7 +318,8 @@ def completion_prompts(body: CompletionRequest, model: ModelInfo) -> list[str | 
     prompts = given_prompts(body.prompt, model, "prompt")
     if len(prompts) * sequences_of(body) > CHOICES_MAX:
         raise BadRequestError(
-            f"prompts times n (or best_of) may be {CHOICES_MAX} at most.",
+            f"The number of prompts times n (or best_of) can be at most {CHOICES_MAX}, not "
+            f"{len(prompts) * sequences_of(body)}.",
             param="prompt",
             code="invalid_value",
         )
@@ -320,11 +334,15 @@ def given_prompts(
     prompts = _as_prompts(prompt)
     if not prompts or len(prompts) > most:
         raise BadRequestError(
-            f"{param} must hold 1 to {most} texts.", param=param, code="invalid_value"
+            f"{param} must contain 1 to {most} entries, not {len(prompts)}.",
+            param=param,
+            code="invalid_value",
         )
     for one in prompts:
         if not one:
-            raise BadRequestError(f"One of {param} is empty.", param=param, code="invalid_value")
+            raise BadRequestError(
+                f"{param} contains an empty entry; remove it.", param=param, code="invalid_value"
+            )
         if not isinstance(one, str):
             check_token_ids(one, model, param)
     return prompts

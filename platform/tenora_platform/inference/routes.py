@@ -54,7 +54,9 @@ from tenora_platform.tenants.key_terms import covers, require_model
 router = APIRouter(tags=["inference"], route_class=EdgeRoute)
 InferenceTenant = Annotated[TenantContext, Depends(require_scope("inference"))]
 
-ModelLimit = Annotated[int | None, Query(ge=1, le=100, description="So many at most")]
+ModelLimit = Annotated[
+    int | None, Query(ge=1, le=100, description="Maximum number of models to return")
+]
 _STREAMS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
@@ -64,15 +66,15 @@ _STREAMS: dict[int | str, dict[str, Any]] = {
 async def list_models(
     state: State, tenant: InferenceTenant, q: Asked = None, limit: ModelLimit = None
 ) -> ModelList:
-    """The base model, then every adapter of the tenant that can be used, by name; of a key that may
-    use some models only, those."""
+    """List the base model, then the tenant's usable adapters by name. A key that is restricted to
+    certain models sees only those."""
     return ModelList(data=await _models(state, tenant, q, limit))
 
 
 @router.get("/v1/models/{model:path}")
 async def get_model(model: str, state: State, tenant: InferenceTenant) -> ModelCard:
-    """Whatever `model` of a request may be: the base model, `name`, `name@3` or `name@alias` (of
-    several targets, one)."""
+    """Get one model. `model` is whatever a request may name: the base model, `name`, `name@3` or
+    `name@alias` (an alias with several targets shows one of them)."""
     require_engine(state)
     require_model(tenant, model)
     return await _card_of(state, tenant, model)
@@ -143,7 +145,8 @@ def _card(name: str, row: AdapterVersionRow, base: ModelInfo, tenant: TenantCont
 async def create_chat_completion(
     body: ChatCompletionRequest, request: Request, state: State, tenant: AdmittedTenant
 ) -> Response:
-    """OpenAI's chat completions, with the additions of `SamplingFields`."""
+    """Create a chat completion, as OpenAI's API, with the additional parameters in
+    `SamplingFields`."""
     session = await chat_session(request, state, tenant, body, kind="chatcmpl", asked=body)
     if body.stream:
         return streamed(session, chat_stream(session, body))
@@ -154,7 +157,8 @@ async def create_chat_completion(
 async def create_completion(
     body: CompletionRequest, request: Request, state: State, tenant: AdmittedTenant
 ) -> Response:
-    """OpenAI's completions: `prompt` is a text, texts, token ids, or lists of token ids."""
+    """Create a completion, as OpenAI's API. `prompt` is a string, an array of strings, an array of
+    token ids, or an array of arrays of token ids."""
     require_model(tenant, body.model)
     lengths = prompt_lengths(body.prompt)
     refuse_too_long(state.engine, max(lengths, default=0), "prompt")

@@ -108,8 +108,8 @@ class ChatMessage(Given):
 
 
 class StreamOptions(Given):
-    """`include_usage` asks for a last chunk with the usage of the whole request,
-    `continuous_usage_stats` for the usage so far in every chunk."""
+    """`include_usage` adds a last chunk with the usage of the whole request,
+    `continuous_usage_stats` the usage so far to every chunk."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -232,7 +232,8 @@ class ChatCompletionRequest(SamplingFields):
 
 
 class CompletionRequest(SamplingFields):
-    """POST /v1/completions. `prompt` is a text, texts, token ids, or lists of token ids."""
+    """POST /v1/completions. `prompt` is a string, an array of strings, an array of token ids, or an
+    array of arrays of token ids."""
 
     prompt: Annotated[
         str | QuickList[str] | QuickList[int] | QuickList[QuickList[int]],
@@ -258,7 +259,7 @@ class CompletionTokensDetails(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens of the whole request, as the engine metered them (summed over n)."""
+    """Tokens of the whole request, summed over its `n` choices, as metered by the engine."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -296,8 +297,8 @@ TokenIds = Annotated[list[int] | None, Field(default=None, exclude_if=lambda ids
 
 
 class PromptLogprob(BaseModel):
-    """Of one token at one place of a prompt. `rank` is 1 for the likeliest, and null for a token of
-    the prompt beyond those that were asked for."""
+    """One token at one position of a prompt. `rank` is 1 for the most likely token; null for a
+    prompt token that is outside the requested number of alternatives."""
 
     logprob: float
     rank: int | None
@@ -313,8 +314,9 @@ asked for it."""
 
 
 class Stopped(BaseModel):
-    """What ended a choice. `matched_stop` (SGLang's) is the stop string or the token, also the
-    model's own end; `stop_reason` (vLLM's) is null for that. Both are null for a maximum."""
+    """Why a choice ended. `matched_stop` (as in SGLang) is the stop string or token id that ended
+    it, including the model's own end token. `stop_reason` (as in vLLM) is null for the model's own
+    end token. Both are null when the maximum length was reached."""
 
     matched_stop: str | int | None = None
     stop_reason: str | int | None = None
@@ -342,7 +344,7 @@ class ChatCompletion(BaseModel):
 
 
 class ChatDelta(BaseModel):
-    """What is new; unset fields are left out of the chunk."""
+    """What this chunk adds; fields that are not set are left out."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -370,7 +372,7 @@ class ChatCompletionChunk(BaseModel):
 
 
 class TextLogprobs(BaseModel):
-    """The completions API's parallel lists. Alternatives are keyed by their text."""
+    """The parallel arrays of OpenAI's completions API. Alternatives are keyed by their text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -389,7 +391,7 @@ class TextChoice(Stopped):
 
 
 class Completion(BaseModel):
-    """Also the form of a stream's chunks, where `finish_reason` may be null."""
+    """A completion; also one chunk of a stream, in which `finish_reason` may be null."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -402,9 +404,9 @@ class Completion(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """One usable model: the base (`parent` null, owned by `tenora`) or one of the tenant's
-    adapters, owned by the tenant's id. `max_model_len` (vLLM's name) and `context_length`
-    (OpenRouter's) are the most tokens that a prompt and its answer may have together."""
+    """One usable model: the base model (`parent` null, `owned_by` is `tenora`) or an adapter of the
+    tenant (`owned_by` is the tenant's id). `max_model_len` (as in vLLM) and `context_length` (as in
+    OpenRouter) are the maximum number of tokens of a prompt and its answer together."""
 
     id: str
     object: Literal["model"] = "model"

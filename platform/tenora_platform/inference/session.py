@@ -62,8 +62,8 @@ def deprecation_headers(adapter: ResolvedAdapter) -> dict[str, str]:
     return {
         "deprecation": f"@{adapter.deprecated_s}",
         "x-tenora-warning": (
-            f"{adapter.label} is deprecated; move to another version of {adapter.name} before it "
-            "is revoked"
+            f"{adapter.label} is deprecated and may be revoked; switch to another version of "
+            f"{adapter.name}"
         ),
     }
 

@@ -93,7 +93,7 @@ async def unless_gone(
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            gone = ClientGoneError("The client went away.")
+            gone = ClientGoneError("The client closed the connection.")
             await leave(gone)
             await asyncio.wait({working}, timeout=LEAVE_S)
             raise gone

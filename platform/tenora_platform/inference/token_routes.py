@@ -39,8 +39,8 @@ router = APIRouter(tags=["inference"], route_class=EdgeRoute)
 
 
 class TokenizeRequest(Given):
-    """POST /v1/tokenize: a `prompt`, or the `messages` of a chat, which become tokens exactly as
-    for an answer. `add_special_tokens` is true for a prompt and false for a chat unless said."""
+    """POST /v1/tokenize: a `prompt`, or the `messages` of a chat, tokenized exactly as for an
+    answer. `add_special_tokens` defaults to true for a prompt and to false for a chat."""
 
     model: str = Field(min_length=1, max_length=256)
     prompt: str | None = None
@@ -58,7 +58,7 @@ class TokenizeRequest(Given):
     @model_validator(mode="after")
     def one_of_both(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
-            raise PydanticCustomError("one_of", "either prompt or messages must be given")
+            raise PydanticCustomError("one_of", "needs either prompt or messages")
         return self
 
     def as_chat(self) -> ChatCompletionRequest:
@@ -75,7 +75,7 @@ class TokenizeRequest(Given):
 
 
 class Tokens(BaseModel):
-    """`token_strs` only where `return_token_strs` asked for them."""
+    """`token_strs` is present only if `return_token_strs` was true."""
 
     count: int
     max_model_len: int
@@ -91,15 +91,15 @@ class DetokenizeRequest(Given):
 
 
 class Detokenized(BaseModel):
-    """The text of all tokens, control tokens by their names."""
+    """The text of all tokens; control tokens appear by name."""
 
     prompt: str
 
 
 @router.post("/v1/tokenize")
 async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) -> Tokens:
-    """The tokens that a prompt or a chat would be for this model, an adapter's own chat template
-    included. `count` may be more than `max_model_len`."""
+    """Tokenize a prompt or a chat for this model, using the adapter's own chat template if it has
+    one. `count` may be larger than `max_model_len`."""
     resolved = await resolved_for_tokens(state, tenant, body.model)
     if body.prompt is not None:
         length = len(body.prompt)
@@ -123,7 +123,7 @@ async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) 
 
 @router.post("/v1/detokenize")
 async def detokenize(body: DetokenizeRequest, state: State, tenant: AdmittedTenant) -> Detokenized:
-    """The text that tokens stand for; bytes which are no character become U+FFFD."""
+    """Convert token ids back to text. Bytes that are not valid UTF-8 become U+FFFD."""
     await resolved_for_tokens(state, tenant, body.model)
     check_token_ids(body.tokens, state.engine.model, "tokens")
     return Detokenized(prompt=state.engine.text.decode(body.tokens, skip_special=False))

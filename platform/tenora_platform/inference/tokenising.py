@@ -37,7 +37,8 @@ class LongTexts:
         waiting = self._waiting.get(tenant_id, 0)
         if waiting >= TENANT_WAITING_MAX:
             raise RateLimitedError(
-                f"{waiting} long prompts of yours wait to be read already.",
+                f"This tenant already has {waiting} long prompts waiting to be tokenized "
+                "(the maximum). Wait for some of them, then send this one again.",
                 retry_after_ms=1000,
                 code="too_many_long_prompts",
             )
@@ -67,8 +68,8 @@ def refuse_too_long(engine: EngineClient, characters: int, param: str) -> None:
     if characters > most:
         raise BadRequestError(
             f"This model's maximum context length is {context} tokens. However, your {param} "
-            f"holds {characters} characters, which cannot be less than "
-            f"{-(-characters * context // most)} tokens. Please reduce the length of the {param}.",
+            f"has {characters} characters, which is at least {-(-characters * context // most)} "
+            f"tokens. Please reduce the length of the {param}.",
             param=param,
             code="context_length_exceeded",
         )

@@ -11,7 +11,8 @@ from tenora_platform.inference.given import Given
 
 
 class FunctionTool(Given):
-    """`parameters` is a JSON schema of an object; the model sees it, `strict` holds it to it."""
+    """`parameters` is a JSON schema of an object. The model sees it; with `strict` the call must
+    follow it."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None
@@ -42,14 +43,14 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class FunctionMade(BaseModel):
-    """`arguments` is JSON as the model wrote it: it may be invalid, or cut off."""
+    """`arguments` is JSON as the model wrote it; it may be invalid or incomplete."""
 
     name: str
     arguments: str
 
 
 class ToolCallMade(BaseModel):
-    """One call in an answer."""
+    """One tool call in an answer."""
 
     id: str
     type: Literal["function"] = "function"
@@ -57,14 +58,15 @@ class ToolCallMade(BaseModel):
 
 
 class FunctionDelta(BaseModel):
-    """`name` comes first; `arguments` are put one behind the other."""
+    """`name` comes first; concatenate the `arguments` of all deltas."""
 
     name: str | None = None
     arguments: str | None = None
 
 
 class ToolCallDelta(BaseModel):
-    """What is new of the call `index`; `id`, `type` and the name come once."""
+    """What this chunk adds to the call with this `index`. `id`, `type` and the name are sent
+    once."""
 
     index: int
     id: str | None = None

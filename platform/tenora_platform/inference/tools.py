@@ -35,7 +35,7 @@ class ToolUse:
         tools = [CallableTool(each.name, each.parameters, each.strict) for each in self.functions]
         schema = _schema_of(other) if other is not None else None
         if other is not None and (schema is None or (self.form.bare and not self.forced)):
-            raise unsupported(other.param, f"{other.param} cannot be together with these tools")
+            raise unsupported(other.param, f"{other.param} cannot be combined with these tools")
         if self.forced:
             return Grammar("grammar", forced_calls(self.form, tools, self.parallel), "tools")
         if other is not None and schema is not None:
@@ -66,13 +66,19 @@ def offered(body: ChatCompletionRequest) -> list[FunctionTool]:
     names = [function.name for function in functions]
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
-        raise _invalid("tools", f"Two tools have the name {twice!r}.")
+        raise _invalid(
+            "tools", f"tools contains two functions named {twice!r}; give each its own name."
+        )
     choice = body.tool_choice or "auto"
     if not functions and choice not in ("auto", "none"):
-        raise _invalid("tool_choice", "tool_choice needs tools to choose from.")
+        raise _invalid(
+            "tool_choice", "tool_choice can only be set when tools has at least one function."
+        )
     if isinstance(choice, NamedTool) and choice.function.name not in names:
         raise _invalid(
-            "tool_choice", f"tool_choice names {choice.function.name!r}, which is not in tools."
+            "tool_choice",
+            f"tool_choice names {choice.function.name!r}, which is not one of the functions "
+            "in tools.",
         )
     return [] if choice == "none" else functions
 
@@ -99,7 +105,7 @@ def tool_use(body: ChatCompletionRequest, form: ToolFormat, text: TextProcessor)
     if strict is not None and not use.forced and not form.bare and text.is_control(form.opening):
         raise unsupported(
             f"tools[{strict}].function.strict",
-            "this model's calls are held to a schema only where tool_choice asks for one",
+            "with this model, strict needs tool_choice 'required' or a named function",
         )
     return use
 
@@ -117,7 +123,9 @@ def _schema_of(grammar: Grammar) -> dict[str, Any] | None:
 
 def _function(kind: str, function: FunctionTool | None, where: str) -> FunctionTool:
     if kind != "function":
-        raise unsupported(f"{where}.type", f"tools of type {kind[:40]!r} are not supported")
+        raise unsupported(
+            f"{where}.type", f"tools of type {kind[:40]!r} are not supported, only 'function'"
+        )
     if function is None:
         raise BadRequestError(
             f"{where}.function is missing.",

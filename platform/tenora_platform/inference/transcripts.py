@@ -21,7 +21,9 @@ def transcript_of(
     said = request.headers.get(HEADER, "true").strip().lower()
     if said not in ("true", "false"):
         raise BadRequestError(
-            f"{HEADER} is true or false, not {said[:40]!r}.", param=HEADER, code="invalid_value"
+            f"{HEADER} must be true or false, not {said[:40]!r}.",
+            param=HEADER,
+            code="invalid_value",
         )
     # OpenAI's own word for it, where it says no.
     stays_out = said == "false" or getattr(body, "store", None) is False

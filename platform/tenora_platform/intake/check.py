@@ -176,11 +176,14 @@ def read_config(config_bytes: bytes) -> Mapping[str, object]:
         raise IntakeError(
             "adapter_config",
             "config_too_large",
-            f"adapter_config.json has {len(config_bytes)} bytes; at most {CONFIG_BYTES_MAX}",
+            f"adapter_config.json has {len(config_bytes)} bytes; at most {CONFIG_BYTES_MAX} "
+            "are allowed",
         )
     parsed = strict_json(config_bytes, "adapter_config")
     if not isinstance(parsed, dict):
-        raise IntakeError("adapter_config", "invalid_json", "adapter_config.json is not an object")
+        raise IntakeError(
+            "adapter_config", "invalid_json", "adapter_config.json must be a JSON object"
+        )
     return parsed
 
 
@@ -189,7 +192,7 @@ def _capped(problems: list[Problem]) -> list[Problem]:
     if len(problems) > PROBLEMS_MAX:
         more = len(problems) - PROBLEMS_MAX
         kept.append(
-            Problem(field="weights", code="more_problems", message=f"and {more} problems more")
+            Problem(field="weights", code="more_problems", message=f"and {more} more problems")
         )
     return kept
 
@@ -207,14 +210,14 @@ def _value_problems(tensors: Iterable[TensorValues]) -> list[Problem]:
     for tensor in tensors:
         if not tensor.finite:
             problems.append(
-                Problem(field=tensor.name, code="not_finite", message="holds NaN or infinity")
+                Problem(field=tensor.name, code="not_finite", message="contains NaN or infinity")
             )
         elif tensor.largest > VALUE_MAX:
             problems.append(
                 Problem(
                     field=tensor.name,
                     code="value_out_of_range",
-                    message="holds a value beyond +-65504 (what 16 bits can hold)",
+                    message="contains a value outside +-65504 (the range of 16-bit floats)",
                 )
             )
     return problems
@@ -275,8 +278,9 @@ def _config_warnings(config: Mapping[str, object], model: ModelInfo) -> list[Pro
             Problem(
                 field="adapter_config",
                 code="ignored_fields",
-                message=f"this version does not know {', '.join(map(show, ignored[:8]))}"
-                f"{' and more' * (len(ignored) > 8)}, and passes over them, because they are off",
+                message="this version of Tenora does not know "
+                f"{', '.join(map(show, ignored[:8]))}{' and more' * (len(ignored) > 8)}; "
+                "they are ignored, because they are switched off",
             )
         )
     return warnings
@@ -290,15 +294,15 @@ def _other_base_model(config: Mapping[str, object], model: ModelInfo) -> str:
     if _last_part(named) == _last_part(model.id):
         return ""
     return (
-        f"names {show(named)}, while this server runs {show(model.id)}; an adapter does what it "
-        "learned on its own base model only"
+        f"names the base model {show(named)}, but this server runs {show(model.id)}; an adapter "
+        "works only on the base model it was trained on"
     )
 
 
 def _bias_without_effect(config: Mapping[str, object]) -> str:
     if config.get("bias") in (None, "none"):
         return ""
-    return "asks for trained biases, and the file holds none: there are none to serve"
+    return "asks for trained biases, but the file contains none; they are ignored"
 
 
 def _last_part(name: str) -> str:
@@ -312,7 +316,10 @@ def _no_effect_warning(facts: AdapterFacts) -> list[Problem]:
         Problem(
             field="weights",
             code="no_effect",
-            message="every product of the matrices is zero: answers will equal the base model's",
+            message=(
+                "every product of the matrices is zero, so answers will be the same as the "
+                "base model's"
+            ),
         )
     ]
 
@@ -338,9 +345,9 @@ def _range_warning(
         Problem(
             field="weights",
             code="may_overflow",
-            message=f"what {len(beyond)} modules add can come to {added[layer, module]:.1e}"
-            f" ({module} of layer {layer}: scaling x largest of A x largest of B x inputs), while"
-            f" hidden states may be up to {STATE_MAX:.1e}: a request that passes that ends with an"
-            " error",
+            message=f"{len(beyond)} modules can produce values up to {added[layer, module]:.1e} "
+            f"({module} of layer {layer}: scaling x largest of A x largest of B x "
+            f"inputs), above the maximum of {STATE_MAX:.1e} for hidden states; a request "
+            "that exceeds it ends with an error",
         )
     ]

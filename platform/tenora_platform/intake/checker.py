@@ -173,7 +173,7 @@ class _Nursery:
                 try:
                     socket.send_fds(self._socket, [msgspec.json.encode(limits)], fds)
                 except OSError as error:
-                    raise CheckLostError(f"checks cannot be begun: {error}") from error
+                    raise CheckLostError(f"the check could not be started: {error}") from error
             answer = answers.read(_ANSWER_BYTES_MAX)
             answers.close()  # one that has more to say ends by that
             return answer, msgspec.json.decode(self._line(), type=Ended)
@@ -184,9 +184,11 @@ class _Nursery:
             try:
                 piece = self._socket.recv(4096)
             except OSError as error:
-                raise CheckLostError(f"the process of checks does not answer: {error}") from error
+                raise CheckLostError(
+                    f"the process that runs checks does not answer: {error}"
+                ) from error
             if not piece:
-                raise CheckLostError("the process of checks has ended")
+                raise CheckLostError("the process that runs checks has ended")
             line += piece
         return bytes(line)
 
@@ -217,10 +219,10 @@ def _verdict(answer: bytes, ended: Ended, limits: Limits) -> CheckedAdapter:
     if ended.status == nursery.OUT_OF_MEMORY:
         return _refused("check_out_of_memory", _OUT_OF_MEMORY)
     if ended.status == nursery.TROUBLE_READING:
-        raise CheckReadingError("the upload could not be read while it was checked")
+        raise CheckReadingError("the upload could not be read during the check")
     if -ended.status in _OUTSIDE:
         name = signal.Signals(-ended.status).name
-        raise CheckLostError(f"the check's process was ended from outside ({name})")
+        raise CheckLostError(f"the check process was killed ({name})")
     if ended.status == 0:
         try:
             return CHECKED.validate_json(answer)
@@ -236,22 +238,25 @@ def _refused(code: str, message: str) -> CheckedAdapter:
 
 def lost_too_often(times: int) -> CheckedAdapter:
     """For an adapter whose checks never came to an end."""
-    return _refused("check_crashed", f"{times} checks of this adapter were begun, and {_NEVER}")
+    return _refused(
+        "check_crashed", f"the check of this adapter was started {times} times, and {_NEVER}"
+    )
 
 
 _NEVER = (
-    "none came to its end: the process or the machine ended first each time. Upload it again; if "
-    "that ends the same way, tell the operator the version's id"
+    "it never finished, because the process or the machine ended first each time. Upload the "
+    "adapter again; if this happens again, tell the operator the version's id"
 )
 _CRASHED = (
-    "the check's process crashed on this file. Save the adapter anew with PEFT's save_pretrained "
-    "and upload that; if it ends the same way, tell the operator the version's id"
+    "the check process crashed on this file. Save the adapter again with PEFT's save_pretrained "
+    "and upload that; if it crashes again, tell the operator the version's id"
 )
 _OUT_OF_MEMORY = (
-    f"the check needed more than the {MEMORY_BYTES // 1024**2} MiB it may have. Save the adapter "
-    "anew with PEFT's save_pretrained; if its config is large, leave out what PEFT does not need"
+    f"the check needed more than the allowed {MEMORY_BYTES // 1024**2} MiB of memory. Save "
+    "the adapter again with PEFT's save_pretrained; if its config is large, leave out what PEFT "
+    "does not need"
 )
 _TIMED_OUT = (
-    "the check did not end within its time. Save the adapter anew with PEFT's save_pretrained, in "
+    "the check did not finish in time. Save the adapter again with PEFT's save_pretrained, in "
     "16 bits and with no more modules than it needs, and upload that"
 )

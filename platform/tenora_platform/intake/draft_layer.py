@@ -51,7 +51,9 @@ def _examined(
     """Without problems the header."""
     most = draft_layer_bytes_max(model)
     if file_bytes > most:
-        return None, [_problem("", "file_too_large", f"has {file_bytes} bytes; at most {most}")]
+        return None, [
+            _problem("", "file_too_large", f"has {file_bytes} bytes; at most {most} are allowed")
+        ]
     try:
         header = read_header(file, file_bytes, IDS_BYTES)
     except IntakeError as error:
@@ -75,8 +77,8 @@ def _sizes(model: ModelInfo) -> tuple[int, int, int]:
 def _against_model(header: Header, model: ModelInfo) -> list[Problem]:
     kind = header.metadata.get("format")
     if kind != FORMAT:
-        found = "names no format" if kind is None else f"is of the format {show(kind)}"
-        return [_problem("", "no_draft_layer", f"{found}; wanted is '{FORMAT}'")]
+        found = "names no format" if kind is None else f"has the format {show(kind)}"
+        return [_problem("", "no_draft_layer", f"{found}; it must be '{FORMAT}'")]
     known = {entry.name: entry for entry in header.tensors}
     vocabulary = known.get(VOCABULARY)
     num_tokens = vocabulary.shape[0] if vocabulary is not None else 0
@@ -84,7 +86,7 @@ def _against_model(header: Header, model: ModelInfo) -> list[Problem]:
     for name, shape in tensor_shapes(*_sizes(model), num_tokens).items():
         entry = known.pop(name, None)
         if entry is None:
-            problems.append(_problem(name, "tensor_missing", "is not in the file"))
+            problems.append(_problem(name, "tensor_missing", "is missing from the file"))
         elif entry.shape != shape:
             problems.append(
                 _problem(
@@ -99,9 +101,11 @@ def _against_model(header: Header, model: ModelInfo) -> list[Problem]:
                 _problem(name, "unsupported_dtype", f"has dtype {entry.dtype}; use {wanted}")
             )
     if num_tokens > VOCABULARY_MAX:
-        message = f"names {num_tokens} tokens; at most {VOCABULARY_MAX}"
+        message = f"lists {num_tokens} tokens; at most {VOCABULARY_MAX} are allowed"
         problems.append(_problem(VOCABULARY, "vocabulary_too_large", message))
-    unknown = [_problem(name, "unknown_tensor", "is no part of a draft layer") for name in known]
+    unknown = [
+        _problem(name, "unknown_tensor", "does not belong to a draft layer") for name in known
+    ]
     return problems + unknown[:1]
 
 
@@ -111,10 +115,14 @@ def _value_problems(file: BinaryIO, header: Header, model: ModelInfo) -> list[Pr
         if tensor.name == VOCABULARY:
             continue
         if not tensor.finite:
-            problems.append(_problem(tensor.name, "not_finite", "holds NaN or infinity"))
+            problems.append(_problem(tensor.name, "not_finite", "contains NaN or infinity"))
         elif tensor.largest > VALUE_MAX:
             problems.append(
-                _problem(tensor.name, "value_out_of_range", "holds a value beyond +-65504")
+                _problem(
+                    tensor.name,
+                    "value_out_of_range",
+                    "contains a value outside +-65504 (the range of 16-bit floats)",
+                )
             )
     [entry] = [entry for entry in header.tensors if entry.name == VOCABULARY]
     if not _are_tokens(file, entry, model.vocab):
@@ -122,7 +130,7 @@ def _value_problems(file: BinaryIO, header: Header, model: ModelInfo) -> list[Pr
             _problem(
                 VOCABULARY,
                 "token_out_of_range",
-                f"names a token that is none of the base model's {model.vocab}",
+                f"lists a token id outside the base model's vocabulary of {model.vocab}",
             )
         )
     return problems

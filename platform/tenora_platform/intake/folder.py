@@ -51,7 +51,9 @@ def weights_files(names: Collection[str], index: bytes | None) -> list[str]:
         missing = [name for name in shards if name not in names]
         if missing:
             raise IntakeError(
-                "weights", "shard_missing", f"{INDEX} names {show(missing[0])}, which is not there"
+                "weights",
+                "shard_missing",
+                f"{INDEX} names {show(missing[0])}, which is not in the folder",
             )
         return shards
     raise IntakeError("weights", "weights_missing", f"{WEIGHTS} does not exist; {_instead(names)}")
@@ -60,14 +62,14 @@ def weights_files(names: Collection[str], index: bytes | None) -> list[str]:
 def _instead(names: Collection[str]) -> str:
     if any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names):
         return (
-            "there are pickled weights, which Tenora never opens, because they can hold code: "
-            "save with save_pretrained(..., safe_serialization=True)"
+            "there are pickled weights, which Tenora never loads, because they can contain "
+            "code; save with save_pretrained(..., safe_serialization=True)"
         )
     if any(name.endswith(".gguf") for name in names):
-        return "there is a GGUF file: upload the PEFT folder that it was converted from"
+        return "there is a GGUF file; upload the PEFT folder that it was converted from"
     if any(name.endswith(".safetensors") and name != DRAFT_LAYER for name in names):
-        return f"there is another safetensors file: rename it to {WEIGHTS} if it is the adapter's"
-    return f"an adapter's folder holds {CONFIG} and {WEIGHTS}"
+        return f"there is another safetensors file; rename it to {WEIGHTS} if it is the adapter's"
+    return f"an adapter's folder must contain {CONFIG} and {WEIGHTS}"
 
 
 def shards_of(index: bytes) -> list[str]:
@@ -78,7 +80,11 @@ def shards_of(index: bytes) -> list[str]:
         raise IntakeError(INDEX, "invalid_json", "weight_map must name a file for each tensor")
     shards = sorted(set(places.values()))
     if not 1 <= len(shards) <= SHARDS_MAX:
-        raise IntakeError(INDEX, "too_many_shards", f"1 to {SHARDS_MAX} files make an adapter")
+        raise IntakeError(
+            INDEX,
+            "too_many_shards",
+            f"an adapter can have 1 to {SHARDS_MAX} files, not {len(shards)}",
+        )
     for name in shards:
         if not name or "/" in name or "\\" in name or name.startswith("."):
             raise IntakeError(INDEX, "invalid_name", f"{show(name)} is not a file of this folder")
@@ -108,7 +114,7 @@ def _add_entries(
     for entry in header.tensors:
         if entry.name in entries:
             raise IntakeError(
-                entry.name, "duplicate_tensor", f"is in {show(name)} and in a file before it too"
+                entry.name, "duplicate_tensor", f"is both in {show(name)} and in an earlier file"
             )
         begin = position + entry.begin - header.data_begin
         entries[entry.name] = {

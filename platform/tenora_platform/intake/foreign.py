@@ -9,18 +9,18 @@ from tenora_engine.adapters.peft_format import parse_tensor_name
 from tenora_platform.intake.report import Problem
 
 _NO_NEW_TOKENS = (
-    "every tenant shares the base model's tokens: train without adding any, and without saving "
+    "all tenants share the base model's tokens; train without adding tokens, and without saving "
     "the embedding layers (save_pretrained(..., save_embedding_layers=False))"
 )
 _WITHOUT_BASE = (
-    "save the adapter alone with PeftModel.save_pretrained, which leaves the base model out"
+    "save only the adapter, with PeftModel.save_pretrained, which leaves the base model out"
 )
 
 _KINDS: tuple[tuple[str, str, str], ...] = (
     (
         r"lora_magnitude_vector",
         "unsupported_dora",
-        "belongs to DoRA, which rescales what the base model's own weights put out; train with "
+        "belongs to DoRA, which rescales the output of the base model's own weights; train with "
         "use_dora=False",
     ),
     (
@@ -31,7 +31,7 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
     (
         r"trainable_tokens|token_adapter",
         "unsupported_embeddings",
-        f"holds trained tokens; {_NO_NEW_TOKENS}",
+        f"contains trained tokens; {_NO_NEW_TOKENS}",
     ),
     (
         r"lora_embedding_|embed_tokens\.lora_|embed_tokens\.weight\.lora_",
@@ -42,7 +42,7 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
     (
         r"embed_tokens|(\A|\.)wte\.",
         "unsupported_embeddings",
-        f"is a whole embedding table, as PEFT saves it once tokens were added; {_NO_NEW_TOKENS}",
+        f"is a whole embedding table, which PEFT saves if tokens were added; {_NO_NEW_TOKENS}",
     ),
     (
         r"lm_head.*lora_",
@@ -53,29 +53,29 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
     (
         r"lm_head",
         "unsupported_lm_head",
-        f"is a whole output head, as PEFT saves it once tokens were added; {_NO_NEW_TOKENS}",
+        f"is a whole output head, which PEFT saves if tokens were added; {_NO_NEW_TOKENS}",
     ),
     (
         r"\.experts\.|block_sparse_moe",
         "unsupported_target_parameters",
-        "belongs to a mixture of experts, which this base model is not",
+        "belongs to a mixture of experts, but this base model has no experts",
     ),
     (
         r"hada_w|lokr_w|(\A|\.)ia3_|prompt_embeddings|prompt_encoder|lora_E|ranknum|vera_lambda"
         r"|oft_|boft_|hra_u|randlora|delora|(\A|\.)lora_(up|down)\.",
         "unsupported_peft_type",
-        "is of another method than PEFT's LoRA; train with peft.LoraConfig",
+        "belongs to a method other than PEFT's LoRA; train with peft.LoraConfig",
     ),
     (
         r"\.lora_[ab](\Z|\.)",
         "not_peft_names",
-        "is named as MLX and torchtune do: push the folder with `tenora adapter push`, which "
-        "converts MLX's; of torchtune's files take adapter_model.safetensors",
+        "has a name from MLX or torchtune: for MLX, push the folder with `tenora adapter push`, "
+        "which converts it; for torchtune, upload its adapter_model.safetensors",
     ),
     (
         r"absmax|quant_map|quant_state|\.SCB\Z|weight_format|\.(qweight|qzeros|scales|g_idx)\Z",
         "base_weights",
-        f"is a part of a quantised base model; {_WITHOUT_BASE}",
+        f"is part of a quantised base model; {_WITHOUT_BASE}",
     ),
     (
         r"\.bias\Z",

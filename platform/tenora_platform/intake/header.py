@@ -87,7 +87,7 @@ def strict_json(text: bytes, field: str) -> Any:
         return out
 
     def constant(word: str) -> Any:
-        raise IntakeError(field, "invalid_json", f"{word} is not JSON")
+        raise IntakeError(field, "invalid_json", f"{word} is not allowed in JSON")
 
     try:
         parsed = json.loads(text.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
@@ -95,7 +95,7 @@ def strict_json(text: bytes, field: str) -> Any:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise IntakeError(field, "invalid_json", f"this is not valid JSON: {reason}") from error
     if lone_surrogate(parsed) is not None:
-        raise IntakeError(field, "invalid_json", "a text in it has a lone surrogate")
+        raise IntakeError(field, "invalid_json", "a string in it contains a lone surrogate")
     return parsed
 
 
@@ -122,12 +122,12 @@ def read_header(
         raise IntakeError(
             "weights.header",
             "header_too_large",
-            f"the header is {length} bytes; at most {HEADER_BYTES_MAX} are accepted",
+            f"the header has {length} bytes; at most {HEADER_BYTES_MAX} are allowed",
         )
     data_begin = 8 + length
     if length < 2 or data_begin > file_bytes:
         raise IntakeError(
-            "weights.header", "truncated", f"the header of {length} bytes is not in the file"
+            "weights.header", "truncated", f"the file is too short for its header of {length} bytes"
         )
     raw = file.read(length)
     if len(raw) != length:
@@ -160,19 +160,21 @@ def _refuse_other_formats(start: bytes) -> None:
 def _checked_metadata(metadata: object) -> dict[str, str]:
     if isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values()):
         return metadata
-    raise IntakeError("weights.header", "invalid_metadata", "__metadata__ must map texts to texts")
+    raise IntakeError(
+        "weights.header", "invalid_metadata", "__metadata__ must be an object of strings"
+    )
 
 
 def _entries(
     parsed: dict[str, Any], data_begin: int, file_bytes: int, item_bytes: Mapping[str, int]
 ) -> tuple[TensorEntry, ...]:
     if not parsed:
-        raise IntakeError("weights", "no_tensors", "the file holds no tensors")
+        raise IntakeError("weights", "no_tensors", "the file contains no tensors")
     if len(parsed) > TENSORS_MAX:
         raise IntakeError(
             "weights.header",
             "too_many_tensors",
-            f"the file lists {len(parsed)} tensors; at most {TENSORS_MAX} are accepted",
+            f"the file has {len(parsed)} tensors; at most {TENSORS_MAX} are allowed",
         )
     entries = [_entry(name, body, data_begin, item_bytes) for name, body in parsed.items()]
     entries.sort(key=lambda entry: entry.begin)
@@ -201,44 +203,50 @@ def _entry(name: str, body: object, data_begin: int, item_bytes: Mapping[str, in
         raise IntakeError(
             show(name),
             "invalid_name",
-            "a tensor's name consists of letters, digits, '_' and '-' in parts joined by dots",
+            "a tensor's name must consist of letters, digits, '_' and '-', in parts joined by dots",
         )
     if not isinstance(body, dict) or set(body) != {"dtype", "shape", "data_offsets"}:
         raise IntakeError(
-            name, "invalid_entry", "an entry has exactly dtype, shape and data_offsets"
+            name,
+            "invalid_entry",
+            "an entry must have exactly the keys dtype, shape and data_offsets",
         )
     dtype = body["dtype"]
     if not isinstance(dtype, str) or dtype not in item_bytes:
         raise IntakeError(
             name,
             "unsupported_dtype",
-            f"dtype {show(str(dtype))} is not accepted; use one of {', '.join(item_bytes)}",
+            f"dtype {show(str(dtype))} is not allowed; use one of {', '.join(item_bytes)}",
         )
     shape = _sizes(name, "shape", body["shape"])
     if not 1 <= len(shape) <= DIMENSIONS_MAX or 0 in shape:
         raise IntakeError(
             name,
             "invalid_shape",
-            f"the shape {list(shape)} is empty or has too many dimensions; DeepSpeed ZeRO-3 leaves "
-            "empty ones where the weights were not gathered before they were saved",
+            f"the shape {list(shape)} is empty or has too many dimensions; DeepSpeed ZeRO-3 "
+            "saves empty tensors if the weights were not gathered before saving",
         )
     offsets = _sizes(name, "data_offsets", body["data_offsets"])
     if len(offsets) != 2 or offsets[0] >= offsets[1]:
-        raise IntakeError(name, "invalid_offsets", "data_offsets must be [begin, end], begin < end")
+        raise IntakeError(
+            name, "invalid_offsets", "data_offsets must be [begin, end] with begin < end"
+        )
     begin, end = offsets
     if end - begin != math.prod(shape) * item_bytes[dtype]:
         raise IntakeError(
             name,
             "invalid_offsets",
-            f"{end - begin} bytes do not hold shape {list(shape)} in {dtype}",
+            f"{end - begin} bytes do not match shape {list(shape)} in {dtype}",
         )
     return TensorEntry(name, dtype, shape, data_begin + begin, data_begin + end)
 
 
 def _sizes(name: str, key: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > DIMENSIONS_MAX:
-        raise IntakeError(name, "invalid_entry", f"{key} must be a short list of whole numbers")
+        raise IntakeError(
+            name, "invalid_entry", f"{key} must be an array of at most {DIMENSIONS_MAX} integers"
+        )
     for item in value:
         if type(item) is not int or not 0 <= item < 2**48:
-            raise IntakeError(name, "invalid_entry", f"{key} must be a list of whole numbers >= 0")
+            raise IntakeError(name, "invalid_entry", f"{key} must be an array of integers >= 0")
     return tuple(value)

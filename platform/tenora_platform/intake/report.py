@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class Problem(BaseModel):
-    """One reason for a rejection. `field` names the place: a config key, a tensor, the file."""
+    """One reason for a rejection. `field` says where: a config key, a tensor, or the file."""
 
     field: str
     code: str
@@ -14,7 +14,7 @@ class Problem(BaseModel):
 
 
 class ModuleFacts(BaseModel):
-    """One target module over all layers. Norms are Frobenius norms."""
+    """One target module, over all layers. Norms are Frobenius norms."""
 
     module: str
     layers: int
@@ -25,9 +25,10 @@ class ModuleFacts(BaseModel):
 
 
 class LayerPicture(BaseModel):
-    """Rank and Frobenius norms of each adapted module in each layer: a list for each of `modules`,
-    in it a value for each of `layers`, null where that layer lacks it. `product` is of what is
-    added to the base model's weight, scale x B x A. Norms have four significant digits."""
+    """Rank and Frobenius norms of each adapted module in each layer: one list per entry of
+    `modules`, with one value per entry of `layers`, null where the layer does not have the module.
+    `product` is the norm of what is added to the base model's weight: scale x B x A. Norms have
+    four significant digits."""
 
     modules: list[str]
     layers: list[int]
@@ -38,7 +39,8 @@ class LayerPicture(BaseModel):
 
 
 class AdapterFacts(BaseModel):
-    """What was measured. `scaling` is alpha over r (over its root with rsLoRA) of the defaults."""
+    """What was measured. `scaling` is lora_alpha / r (with rsLoRA: lora_alpha / sqrt(r)) of the
+    defaults."""
 
     tensors: int
     tensors_applied: int
@@ -53,7 +55,7 @@ class AdapterFacts(BaseModel):
 
 
 class ValidationReport(BaseModel):
-    """Accepted when `problems` is empty; warnings never reject. At most 100 problems are kept."""
+    """Accepted if `problems` is empty; `warnings` never reject. At most 100 problems are kept."""
 
     problems: list[Problem]
     warnings: list[Problem] = []

@@ -82,8 +82,8 @@ def _missing(
     if not missing:
         return []
     message = (
-        f"{len(missing)} of the {wanted} matrices that adapter_config.json asks for are missing, "
-        f"such as {_examples(missing)}; the file holds {_kinds(found)}"
+        f"{len(missing)} of the {wanted} matrices that adapter_config.json asks for are "
+        f"missing, such as {_examples(missing)}; the file contains {_kinds(found)}"
     )
     field = missing[0].field if len(missing) == 1 else "weights"
     return [Problem(field=field, code="tensor_missing", message=message)]
@@ -94,7 +94,7 @@ def _kinds(found: Sequence[TensorEntry]) -> str:
     kinds = Counter(_NUMBER.sub(".N.", entry.name) for entry in found)
     shown = [f"{count} x {show(name)}" for name, count in kinds.most_common(_KINDS_SHOWN)]
     more = len(kinds) - len(shown)
-    return ", ".join(shown) + (f" and {more} kinds more" if more else "")
+    return ", ".join(shown) + (f" and {more} more kinds" if more else "")
 
 
 def _summed(problems: Iterable[Problem]) -> list[Problem]:
@@ -110,8 +110,8 @@ def _as_one(alike: Sequence[Problem]) -> Problem:
     return Problem(
         field="weights",
         code=first.code,
-        message=f"{show(first.field)}: {first.message}; likewise {len(alike) - 1} more, such as "
-        f"{show(second.field)}",
+        message=f"{show(first.field)}: {first.message}; the same for {len(alike) - 1} more, such "
+        f"as {show(second.field)}",
     )
 
 

@@ -49,7 +49,7 @@ def scan_values(file: BinaryIO, header: Header) -> FileValues:
 def _read(file: BinaryIO, count: int) -> bytes:
     data = file.read(count)
     if len(data) != count:
-        raise ValueError("the file became shorter while it was being examined")
+        raise ValueError("the file became shorter while it was being checked")
     return data
 
 

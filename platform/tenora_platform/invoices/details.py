@@ -52,18 +52,24 @@ class LineQuery:
 
 async def line_query(
     group_by: Annotated[
-        Group, Query(description="By what: day, adapter, api_key or request")
+        Group, Query(description="Group by day, adapter, api_key or request")
     ] = "day",
-    limit: Annotated[int, Query(ge=1, le=1000, description="How many requests at most")] = 100,
+    limit: Annotated[
+        int, Query(ge=1, le=1000, description="Maximum number of requests to return")
+    ] = 100,
     page: Annotated[
-        str | None, Query(max_length=200, description="`next_page` of the answer before")
+        str | None, Query(max_length=200, description="`next_page` of the previous answer")
     ] = None,
-    day: Annotated[date | None, Query(description="Only what was used on this day (UTC)")] = None,
+    day: Annotated[date | None, Query(description="Only usage on this day (UTC)")] = None,
     adapter: Annotated[
         Text | None,
-        Query(description="Only of this adapter, `name` or `name@version`; empty: the base model"),
+        Query(
+            description="Only usage of this adapter (`name` or `name@version`); empty: base model"
+        ),
     ] = None,
-    api_key: Annotated[Text | None, Query(description="Only by this key (id)")] = None,
+    api_key: Annotated[
+        Text | None, Query(description="Only usage by the API key with this id")
+    ] = None,
 ) -> LineQuery:
     return LineQuery(group_by, limit, page, Part(day, adapter, api_key))
 
@@ -72,8 +78,8 @@ AskedLine = Annotated[LineQuery, Depends(line_query)]
 
 
 class LineDetail(BaseModel):
-    """One day, adapter version, key or event; what it is not grouped by is null. `amount` is
-    exact."""
+    """One day, adapter version, key or event; fields that the query did not group by are null.
+    `amount` is exact."""
 
     day: date | None = None
     adapter: str | None = None
@@ -89,8 +95,8 @@ class LineDetail(BaseModel):
 
 
 class LineDetails(BaseModel):
-    """What a line, or the part that was asked for, consists of. The quantities and exact amounts of
-    all its pages add up to the line's; requests may differ by what was late, which is on a later
+    """What a line, or the requested part of it, consists of. The quantities and exact amounts of
+    all pages add up to the line's; requests can differ from it by late usage, which is on a later
     invoice."""
 
     object: Literal["invoice_line_details"] = "invoice_line_details"
@@ -112,7 +118,8 @@ async def details_of(
         raise NotFoundError(f"The invoice {row.id!r} has no line {no}.")
     if line.kind not in USED or row.kind != "invoice":
         raise BadRequestError(
-            f"Line {no} is of kind {line.kind!r}; usage and adjustments lead to requests.",
+            f"Line {no} is of kind {line.kind!r}; only lines of usage and adjustments have "
+            "details.",
             param="no",
             code="line_without_usage",
         )

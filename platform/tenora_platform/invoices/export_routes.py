@@ -29,14 +29,22 @@ router = APIRouter(prefix="/admin/v1/usage", tags=["usage"], route_class=EdgeRou
 async def export_usage(
     state: State,
     start: Annotated[
-        QueryTime | None, Query(description="What ended from here on; default: this month's begin")
+        QueryTime | None,
+        Query(
+            description=(
+                "Only requests that ended at or after this time; default: the start of this month"
+            )
+        ),
     ] = None,
-    end: Annotated[QueryTime | None, Query(description="Before this; default: now")] = None,
-    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
-    form: Annotated[Form, Query(description="As OpenMeter or as Lago ingests it")] = "openmeter",
+    end: Annotated[
+        QueryTime | None,
+        Query(description="Only requests that ended before this time; default: now"),
+    ] = None,
+    tenant: Annotated[str | None, Query(description="Only the tenant with this id")] = None,
+    form: Annotated[Form, Query(description="The format: for OpenMeter or for Lago")] = "openmeter",
 ) -> StreamingResponse:
-    """Each event of usage as a line of JSON, by time: a CloudEvent as OpenMeter takes it, or an
-    element of `events` as Lago does. An event has the same id in every export."""
+    """Export each usage event as a JSON line, by time: as a CloudEvent for OpenMeter, or as an
+    element of `events` for Lago. An event has the same id in every export."""
     now = datetime.now(UTC)
     begin, until = start or midnight(month_of(now)), end or now
     if begin >= until:

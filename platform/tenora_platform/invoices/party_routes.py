@@ -31,7 +31,7 @@ Biller = Depends(require_role("billing"))
 
 @router.get("/billing_settings", dependencies=[Readers])
 async def get_billing_settings(session: AdminSession) -> BillingSettings:
-    """Who sends invoices, and when."""
+    """Get who sends invoices, and when."""
     return settings_view(await repository.settings(session))
 
 
@@ -39,19 +39,19 @@ async def get_billing_settings(session: AdminSession) -> BillingSettings:
 async def change_billing_settings(
     body: SettingsBody, session: AdminSession, state: State, admin: CurrentAdmin
 ) -> BillingSettings:
-    """In force for what becomes final from now on."""
+    """Change it, effective for invoices that become final from now on."""
     changes = body.model_dump(exclude_unset=True)
     for name, value in changes.items():
         if value is None:
-            raise BadRequestError(f"{name} may not be null.", param=name)
+            raise BadRequestError(f"{name} cannot be null.", param=name)
     return await change_settings(session, state.audit, admin.actor, changes)
 
 
 @router.get("/tenants/{tenant_id}/billing_profile", dependencies=[Readers])
 async def get_tenant_billing_profile(tenant_id: str, session: AdminSession) -> BillingProfile:
-    """Whom a tenant's invoices are for, and their tax."""
+    """Get the recipient of a tenant's invoices, and their tax."""
     if await get_tenant(session, tenant_id) is None:
-        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
     return profile_view(tenant_id, await repository.profile(session, tenant_id))
 
 
@@ -63,7 +63,7 @@ async def put_tenant_billing_profile(
     state: State,
     admin: CurrentAdmin,
 ) -> BillingProfile:
-    """Replace it; the next invoices have it."""
+    """Replace it, effective with the next invoices."""
     if await get_tenant(session, tenant_id) is None:
-        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
     return await put_profile(session, state.audit, admin.actor, tenant_id, body.model_dump())

@@ -128,8 +128,8 @@ class _Paper(FPDF):
         self.ln(4)
         self.set_text_color(*_GREY)
         self._write(
-            "Each line is rounded once, half to even; exact amounts and the requests behind a line "
-            f"are at /v1/invoices/{self._invoice.id}.",
+            "Each line is rounded once (half to even). Exact amounts, and the requests behind "
+            f"each line, are at /v1/invoices/{self._invoice.id}.",
             size=_SMALL_PT,
             height=4,
         )
@@ -228,6 +228,6 @@ def _price_words(line: InvoiceLine) -> str:
     if not line.prices:
         return ""
     if len(line.prices) == 1:
-        return f"at {line.prices[0].per_million} a million {line.unit}"
+        return f"{line.prices[0].per_million} per million {line.unit}"
     tiers = ", ".join(f"{each.per_million} from {each.from_:,}" for each in line.prices)
-    return f"a million {line.unit}, by the month's quantity: {tiers}"
+    return f"price per million {line.unit}, by the month's quantity: {tiers}"

@@ -46,5 +46,5 @@ def _balanced(entries: Iterable[tuple[str, Decimal]]) -> Entries:
     for account, amount in entries:
         sums[account] = exact_sum((sums.get(account, Decimal(0)), amount))
     if total := exact_sum(sums.values()):
-        raise ArithmeticError(f"entries of an invoice add up to {total}: {sums}")
+        raise ArithmeticError(f"the entries of an invoice add up to {total}, not 0: {sums}")
     return {account: amount for account, amount in sums.items() if amount}

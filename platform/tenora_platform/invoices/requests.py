@@ -88,7 +88,7 @@ def _after(page: str | None) -> dict[str, Any]:
             raise ValueError
         return {"after_time": time, "after_id": UUID(key), "after_sequence": int(sequence)}
     except ValueError:
-        raise BadRequestError("This is not a next_page of ours.", param="page") from None
+        raise BadRequestError("page is not a next_page from this route.", param="page") from None
 
 
 def _place(at: datetime, key: UUID, sequence: int) -> str:
@@ -129,7 +129,7 @@ def _events(meter: str, part: Part) -> TextClause:
 
 def _occupancy_events(meter: str, part: Part) -> TextClause:
     if meter not in HELD_METERS:
-        raise LookupError(f"{meter!r} is no meter")
+        raise LookupError(f"{meter!r} is not a meter")
     taken = _TAKEN.format(day="(e.ends AT TIME ZONE 'UTC')::date", meter=meter)
     return text(
         f"""

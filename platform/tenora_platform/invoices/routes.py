@@ -44,15 +44,21 @@ _SHOWN_MAX = 100
 router = APIRouter(prefix="/admin/v1/invoices", tags=["invoices"], route_class=EdgeRoute)
 Readers = Depends(require_role(*MONEY_READERS))
 Biller = Depends(require_role("billing"))
-Period = Annotated[PeriodName | None, Query(description='Of this month, such as "2026-11"')]
-OfStatus = Annotated[Status | None, Query(alias="status", description="Of this status")]
-OfKind = Annotated[Kind | None, Query(alias="kind", description="Invoices or credit notes")]
+Period = Annotated[
+    PeriodName | None, Query(description='Only invoices of this month, such as "2026-11"')
+]
+OfStatus = Annotated[
+    Status | None, Query(alias="status", description="Only invoices with this status")
+]
+OfKind = Annotated[
+    Kind | None, Query(alias="kind", description="Only invoices, or only credit notes")
+]
 
 InvoiceSort = Annotated[
     Literal["created", "-created", "due", "-due", "number", "-number", "total", "-total"],
     Query(
-        description="By what; with - the other way round. `total` compares within a currency, one "
-        "currency after the other."
+        description="Sort order; '-' in front means descending. `total` sorts within each "
+        "currency, one currency after the other."
     ),
 ]
 
@@ -66,15 +72,17 @@ Service = Annotated[InvoiceService, Depends(service_of, scope="function")]
 
 @router.post("/run", dependencies=[Biller])
 async def run_invoices(body: RunBody, state: State, admin: CurrentAdmin) -> InvoiceRun:
-    """Make the invoices of a month: each tenant's in a transaction of its own, so that a run that
-    was broken off is begun again, and what is final stays."""
+    """Make the invoices of a month, each tenant's in a transaction of its own: an interrupted run
+    can be started again, and final invoices stay as they are."""
     now = datetime.now(UTC)
     period = first_day(body.period) if body.period else before(month_of(now))
     if body.tenant is not None:
         async with state.db.admin_session() as session:
             if await get_tenant(session, body.tenant) is None:
                 raise BadRequestError(
-                    f"There is no tenant {body.tenant!r}.", param="tenant", code="unknown_tenant"
+                    f"There is no tenant with the id {body.tenant!r}.",
+                    param="tenant",
+                    code="unknown_tenant",
                 )
     runs = InvoiceRuns(state.db.patient(), state.ledger, state.audit, admin.actor)
     wanted = Wanted(period, body.tenant, body.draft, body.after)
@@ -102,7 +110,7 @@ async def _report_view(state: AppState, period: str, report: Report) -> InvoiceR
 @router.get("", dependencies=[Readers])
 async def list_all_invoices(
     session: AdminSession,
-    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    tenant: Annotated[str | None, Query(description="Only the tenant with this id")] = None,
     period: Period = None,
     status: OfStatus = None,
     kind: OfKind = None,
@@ -111,8 +119,8 @@ async def list_all_invoices(
     after: After = None,
     limit: Limit = 20,
 ) -> InvoicePage:
-    """Invoices and credit notes, newest first unless `sort` says otherwise, drafts among them. `q`
-    is a part of the number, the tenant's name or an id."""
+    """List invoices and credit notes including drafts, newest first unless `sort` says otherwise.
+    `q` is part of the number, the tenant's name, or an id."""
     of_period = first_day(period) if period else None
     chosen = Filter(tenant, of_period, status, kind, q=q, sort=sort)
     return await views.page(session, chosen, after=after, limit=limit)
@@ -120,14 +128,14 @@ async def list_all_invoices(
 
 @router.get("/{invoice_id}.csv", dependencies=[Readers], response_class=Response)
 async def get_any_invoice_csv(invoice_id: str, session: AdminSession) -> Response:
-    """Its lines, as a file."""
+    """Get the lines of an invoice as a CSV file."""
     invoice = await views.whole(session, await views.row_of(session, invoice_id))
     return csv_response(invoice)
 
 
 @router.get("/{invoice_id}.pdf", dependencies=[Readers], response_class=Response)
 async def get_any_invoice_pdf(invoice_id: str, session: AdminSession, state: State) -> Response:
-    """As a document."""
+    """Get an invoice as a PDF document."""
     invoice = await views.whole(session, await views.row_of(session, invoice_id))
     return await pdf_response(invoice, state.settings.invoice_font)
 
@@ -141,15 +149,15 @@ async def get_any_invoice(invoice_id: str, session: AdminSession) -> Invoice:
 async def get_any_invoice_line(
     invoice_id: str, no: int, session: AdminSession, query: AskedLine
 ) -> LineDetails:
-    """What is behind a line of usage, by day, adapter, key or request."""
+    """Get the usage behind a line, by day, adapter, key or request."""
     row = await views.row_of(session, invoice_id)
     return await details_of(session, row, no, query)
 
 
 @router.post("/{invoice_id}/void", dependencies=[Biller])
 async def void_invoice(invoice_id: str, body: VoidBody, service: Service) -> Invoice:
-    """Take a final invoice back. It keeps its number; what it was for comes with the next run.
-    409 `invoice_is_settled` once there are payments or credit notes."""
+    """Void a final invoice. It keeps its number; its usage is invoiced again by the next run. 409
+    `invoice_is_settled` if there are payments or credit notes."""
     row = await service.void(invoice_id, body.reason)
     await service.session.flush()
     return await views.whole(service.session, row)
@@ -157,11 +165,13 @@ async def void_invoice(invoice_id: str, body: VoidBody, service: Service) -> Inv
 
 @router.post("/{invoice_id}/credit_notes", status_code=201, dependencies=[Biller])
 async def create_credit_note(invoice_id: str, body: CreditNoteBody, service: Service) -> Invoice:
-    """Give back some of the lines of a final invoice, and their tax; it has a number of its own
-    series."""
+    """Credit some of the lines of a final invoice, with their tax. The credit note has a number
+    from its own series."""
     lines = {line.no: line.amount for line in body.lines}
     if len(lines) < len(body.lines):
-        raise BadRequestError("A line is named twice.", param="lines", code="invalid_value")
+        raise BadRequestError(
+            "lines contains the same line twice.", param="lines", code="invalid_value"
+        )
     note = await service.credit(invoice_id, lines, body.reason)
     await service.session.flush()
     return await views.whole(service.session, note)
@@ -169,7 +179,7 @@ async def create_credit_note(invoice_id: str, body: CreditNoteBody, service: Ser
 
 @router.post("/{invoice_id}/payments", status_code=201, dependencies=[Biller])
 async def create_payment(invoice_id: str, body: PaymentBody, service: Service) -> Payment:
-    """Note money that came in. The same `reference` again is the same payment."""
+    """Record a payment that was received. The same `reference` again is the same payment."""
     payment = await service.pay(invoice_id, body.amount, body.reference, body.paid_at)
     row = await views.row_of(service.session, invoice_id)
     return Payment.of(payment, row.currency)

@@ -125,7 +125,7 @@ class InvoiceRuns:
                 try:
                     await self._run_tenant(maker, customer, report)
                 except (SQLAlchemyError, ArithmeticError, ValueError, LookupError) as error:
-                    _log.exception("invoice not made", tenant=customer.id)
+                    _log.exception("invoice could not be made", tenant=customer.id)
                     report.failed.append((customer.id, plain_reason(error)))
 
         async with asyncio.TaskGroup() as group:
@@ -179,11 +179,12 @@ def _is_final(wanted: Wanted, settings: BillingSettingsRow, now: datetime) -> bo
     """Raises BadRequestError and ConflictError."""
     month = name_of(wanted.period)
     if midnight(wanted.period) > now:
-        raise BadRequestError(f"The month {month} has not begun.", param="period")
+        raise BadRequestError(f"The month {month} has not started yet.", param="period")
     over = midnight(end_of(wanted.period))
     if wanted.draft is False and over > now:
         raise ConflictError(
-            f"The month {month} still runs; a draft may be made of it.",
+            f"The month {month} has not ended yet; until then only a draft can be made "
+            "(draft: true).",
             param="draft",
             code="period_not_over",
         )

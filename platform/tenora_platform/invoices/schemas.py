@@ -47,14 +47,14 @@ _LABELS = {
     "host_residency": "Adapters in host memory",
     "stored": "Stored adapters",
     "included": "Included in the plan",
-    "minimum": "Up to the plan's minimum",
+    "minimum": "Difference to the plan's minimum",
     "credit": "Paid by credit",
 }
 
 
 class Party(BaseModel):
-    """One side of an invoice, as it was when the invoice was made. `tenant`: the buyer's name
-    here."""
+    """One party of an invoice, as it was when the invoice was made. `tenant` is the buyer's name in
+    Tenora."""
 
     name: str = ""
     address: str = ""
@@ -76,14 +76,14 @@ class InvoiceTerms(BaseModel):
 
 
 class PriceTier(BaseModel):
-    """Of a month's quantity from `from` on."""
+    """The price from the quantity `from` of a month on."""
 
     from_: int = Field(alias="from", serialization_alias="from")
     per_million: str
 
 
 class InvoiceLine(BaseModel):
-    """`amount` is `exact_amount` rounded to the currency, half to even. Lines of usage say of which
+    """`amount` is `exact_amount` rounded to the currency (half to even). Lines of usage name their
     month, meter, class and price version."""
 
     no: int
@@ -102,7 +102,7 @@ class InvoiceLine(BaseModel):
 
 
 class Payment(IdItem):
-    """One with `reversed_at` counts no longer."""
+    """A payment with `reversed_at` no longer counts."""
 
     object: Literal["payment"] = "payment"
     amount: str
@@ -126,8 +126,8 @@ class Payment(IdItem):
 
 
 class InvoiceSummary(IdItem):
-    """An invoice, or a credit note to one (`of_invoice`), whose amounts are what is given back.
-    `tenant_name` is as it was when the invoice was made."""
+    """An invoice, or a credit note for one (`of_invoice`), whose amounts are what is credited.
+    `tenant_name` is the name when the invoice was made."""
 
     object: Literal["invoice"] = "invoice"
     kind: Kind
@@ -188,7 +188,7 @@ class InvoicePage(ListPage[InvoiceSummary]):
 
 
 class Invoice(InvoiceSummary):
-    """The whole of it."""
+    """A whole invoice."""
 
     seller: Party
     buyer: Party
@@ -247,9 +247,10 @@ def _description(line: InvoiceLineRow, terms: Mapping[str, Any]) -> str:
 
 
 class RunBody(Body):
-    """`period` is a month, "2026-11"; without it the last one that is over. `draft` true: drafts,
-    which may be made anew; false: final ones now; not said: final once the days of grace are over,
-    drafts before. `after`: where a run before this one stopped (`next_after`)."""
+    """`period` is a month such as "2026-11"; default: the last full month. `draft` true: make
+    drafts, which can be made again; false: make final invoices now; absent: final invoices once the
+    grace period has passed, drafts before. `after`: continue where an earlier run stopped
+    (`next_after`)."""
 
     tenant: str | None = Field(default=None, min_length=1, max_length=80)
     period: PeriodName | None = None
@@ -263,9 +264,9 @@ class RunFailure(BaseModel):
 
 
 class InvoiceRun(BaseModel):
-    """`made`: how many invoices; the first hundred are in `invoices`. `unchanged`: tenants whose
-    invoice is final already; `empty`: those with nothing to invoice. `has_more`: run again with
-    `after` = `next_after`."""
+    """`made` is the number of invoices; the first hundred are in `invoices`. `unchanged`: tenants
+    whose invoice is already final; `empty`: tenants with nothing to invoice. `has_more`: run again
+    with `after` = `next_after`."""
 
     object: Literal["invoice_run"] = "invoice_run"
     period: str
@@ -284,7 +285,7 @@ class VoidBody(Body):
 
 
 class CreditLine(Body):
-    """So much of one line is given back, without tax, which follows."""
+    """The amount of one line to credit, without tax, which is added."""
 
     no: int = Field(ge=1, le=100_000)
     amount: Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=12)]
@@ -296,7 +297,7 @@ class CreditNoteBody(Body):
 
 
 class PaymentBody(Body):
-    """`reference` is the payment service's: the same again is the same payment."""
+    """`reference` comes from the payment service; the same reference again is the same payment."""
 
     amount: Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=12)]
     reference: Annotated[Text, Field(min_length=1)]
@@ -304,8 +305,8 @@ class PaymentBody(Body):
 
 
 class ProfileBody(Body):
-    """Whom a tenant's invoices are for; the next ones, for what is final stays. What is not said
-    becomes empty."""
+    """The recipient of a tenant's invoices, effective with the next ones; final invoices do not
+    change. Absent fields become empty."""
 
     name: Text = ""
     address: Lines = ""
@@ -314,7 +315,7 @@ class ProfileBody(Body):
 
 
 class FullProfileBody(ProfileBody):
-    """The operator's: with the tax, in percent; null: none, and no line for it."""
+    """As the tenant's own, with the tax in percent; null: no tax, and no line for it."""
 
     tax_name: Text = ""
     tax_rate: Annotated[Decimal, Field(ge=0, le=100, decimal_places=4)] | None = None
@@ -333,8 +334,8 @@ class BillingProfile(BaseModel):
 
 
 class SettingsBody(Body):
-    """Who sends invoices; what is not said stays. Prefixes hold for the numbers to come.
-    `automatic`: a worker makes a month's invoices final when its days of grace are over."""
+    """Who sends invoices; absent fields stay as they are. Prefixes apply to future numbers.
+    `automatic`: a worker makes a month's invoices final when the grace period has passed."""
 
     name: Text | None = None
     address: Lines | None = None

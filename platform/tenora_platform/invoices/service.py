@@ -55,7 +55,8 @@ class InvoiceService:
         self._demand_final(row)
         if await repository.settled(self.session, [row.id]):
             raise ConflictError(
-                "This invoice has payments or credit notes; credit the rest of it instead.",
+                "This invoice has payments or credit notes and cannot be voided. Create a "
+                "credit note for the rest of it.",
                 code="invoice_is_settled",
             )
         before = summary(row)
@@ -91,8 +92,8 @@ class InvoiceService:
         total = exact_sum((subtotal, tax))
         if exact_sum([total, *(note.total for note in notes)]) > row.total:
             raise BadRequestError(
-                f"With {shown(total, row.currency)} more would be credited than the "
-                f"{shown(row.total, row.currency)} that the invoice comes to.",
+                f"With {shown(total, row.currency)} more, the credit notes would exceed the "
+                f"invoice's total of {shown(row.total, row.currency)}.",
                 param="lines",
                 code="more_than_the_invoice",
             )
@@ -115,7 +116,7 @@ class InvoiceService:
                     return each
                 how = shown(each.amount, row.currency) + (", and reversed" if reversed_at else "")
                 raise ConflictError(
-                    f"The payment {reference!r} is noted with {how}.",
+                    f"The payment {reference!r} is already recorded with {how}.",
                     param="reference",
                     code="payment_noted_otherwise",
                 )
@@ -123,8 +124,8 @@ class InvoiceService:
         due = await amount_due(self.session, row)
         if amount > due:
             raise BadRequestError(
-                f"{shown(due, row.currency)} of this invoice is open, not "
-                f"{shown(amount, row.currency)}.",
+                f"The open amount of this invoice is {shown(due, row.currency)}; "
+                f"{shown(amount, row.currency)} is more than that.",
                 param="amount",
                 code="more_than_is_open",
             )
@@ -168,7 +169,7 @@ class InvoiceService:
         if row.kind != "invoice" or row.status != "final":
             what = row.status if row.kind == "invoice" else "credit note"
             raise ConflictError(
-                f"{row.number or row.id} is a {what}; this is done to final invoices.",
+                f"{row.number or row.id} is a {what}; this works only for final invoices.",
                 code="invoice_not_final",
             )
 
@@ -274,7 +275,8 @@ def _line(note: InvoiceRow, no: int, kind: str, amount: Decimal) -> dict[str, ob
 def _demand_whole(currency: str, amount: Decimal, param: str) -> None:
     if amount <= 0 or amount % minor_unit(currency):
         raise BadRequestError(
-            f"An amount of {currency} is above 0 and in whole {minor_unit(currency)}.",
+            f"An amount in {currency} must be greater than 0 and a multiple of "
+            f"{minor_unit(currency)}, not {amount}.",
             param=param,
             code="invalid_value",
         )
@@ -290,13 +292,13 @@ def _demand_left(
     """Raises BadRequestError unless so much of the line can be given back."""
     _demand_whole(currency, amount, "lines")
     if line is None or line.kind not in _CREDITABLE:
-        what = "There is no line" if line is None else f"{line.kind.capitalize()} is not credited:"
-        raise BadRequestError(f"{what} {no}.", param="lines", code="invalid_value")
+        why = "does not exist" if line is None else f"is {line.kind} and cannot be credited"
+        raise BadRequestError(f"Line {no} {why}.", param="lines", code="invalid_value")
     given = exact_sum(each.amount for each in credited if each.of_line == no)
     left = exact_sum((line.amount, negated(given)))
     if amount > left:
         raise BadRequestError(
-            f"Line {no} has {shown(left, currency)} left to credit.",
+            f"Line {no} has only {shown(left, currency)} left to credit.",
             param="lines",
             code="more_than_the_line",
         )

@@ -35,7 +35,7 @@ async def list_invoices(
     after: After = None,
     limit: Limit = 20,
 ) -> InvoicePage:
-    """Invoices and credit notes, newest first; void ones too, no drafts."""
+    """List invoices and credit notes, newest first; including void ones, without drafts."""
     of_period = first_day(period) if period else None
     chosen = Filter(tenant.tenant_id, of_period, kind=kind, drafts=False)
     async with state.db.tenant_session(tenant.tenant_id) as session:
@@ -50,21 +50,21 @@ async def _own(state: State, tenant: TenantContext, invoice_id: str) -> Invoice:
 
 @router.get("/invoices/{invoice_id}.csv", response_class=Response)
 async def get_invoice_csv(invoice_id: str, state: State, tenant: UsageTenant) -> Response:
-    """Its lines, as a file."""
+    """Get the lines of an invoice as a CSV file."""
     invoice = await _own(state, tenant, invoice_id)
     return csv_response(invoice)
 
 
 @router.get("/invoices/{invoice_id}.pdf", response_class=Response)
 async def get_invoice_pdf(invoice_id: str, state: State, tenant: UsageTenant) -> Response:
-    """As a document."""
+    """Get an invoice as a PDF document."""
     invoice = await _own(state, tenant, invoice_id)
     return await pdf_response(invoice, state.settings.invoice_font)
 
 
 @router.get("/invoices/{invoice_id}")
 async def get_invoice(invoice_id: str, state: State, tenant: UsageTenant) -> Invoice:
-    """With its lines, each of which can be followed down: `/lines/{no}`."""
+    """Get an invoice with its lines; `/lines/{no}` shows what is behind each."""
     return await _own(state, tenant, invoice_id)
 
 
@@ -76,7 +76,7 @@ async def get_invoice_line(
     tenant: UsageTenant,
     query: AskedLine,
 ) -> LineDetails:
-    """What is behind a line of usage, by day, adapter, key or request."""
+    """Get the usage behind a line, by day, adapter, key or request."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         row = await views.row_of(session, invoice_id, tenant.tenant_id)
         return await details_of(session, row, no, query)
@@ -84,7 +84,7 @@ async def get_invoice_line(
 
 @router.get("/billing_profile")
 async def get_billing_profile(state: State, tenant: UsageTenant) -> BillingProfile:
-    """Whom your invoices are for."""
+    """Get the recipient of your invoices."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         return profile_view(tenant.tenant_id, await profile(session, tenant.tenant_id))
 
@@ -93,7 +93,7 @@ async def get_billing_profile(state: State, tenant: UsageTenant) -> BillingProfi
 async def put_billing_profile(
     body: ProfileBody, state: State, tenant: BillingTenant
 ) -> BillingProfile:
-    """Say whom your next invoices are for. Tax is the operator's to say."""
+    """Set the recipient of your next invoices. Only the operator can set the tax."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         return await put_profile(
             session,

@@ -35,7 +35,7 @@ class InvoiceWorker:
             try:
                 await self.run_once(datetime.now(UTC))
             except (SQLAlchemyError, OSError, ApiError) as error:
-                _log.warning("invoices wait", reason=plain_reason(error), retry_s=EVERY_S)
+                _log.warning("invoices are late", reason=plain_reason(error), retry_s=EVERY_S)
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self, now: datetime) -> int:
@@ -56,7 +56,7 @@ class InvoiceWorker:
             report = await runs.run(Wanted(period, draft=False))
             made += len(report.made)
             for tenant_id, reason in report.failed:
-                _log.error("invoice not made", tenant=tenant_id, reason=reason)
+                _log.error("invoice could not be made", tenant=tenant_id, reason=reason)
             if report.made:
                 _log.info("invoices made", period=name_of(period), count=len(report.made))
         state.metrics.invoices.labels("final").inc(made)

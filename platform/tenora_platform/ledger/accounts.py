@@ -44,5 +44,5 @@ def nature_of(account: str) -> Nature:
     if _REVENUE.fullmatch(account):
         return "income"
     if account not in _NATURES:
-        raise ValueError(f"{account!r} is no account of the ledger")
+        raise ValueError(f"{account!r} is not an account of the ledger")
     return _NATURES[account]

@@ -27,8 +27,8 @@ class Difference:
     def __str__(self) -> str:
         return (
             f"the balance of {self.account} ({self.currency}) of {self.tenant_id} is "
-            f"{self.balance:f} of {self.balance_entries} entries; they add up to {self.total:f}, "
-            f"and there are {self.entries}"
+            f"{self.balance:f} over {self.balance_entries} entries, but its {self.entries} "
+            f"entries add up to {self.total:f}"
         )
 
 

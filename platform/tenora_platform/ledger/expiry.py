@@ -32,7 +32,9 @@ class CreditKeeper:
             try:
                 await self.run_once()
             except (SQLAlchemyError, OSError) as error:
-                _log.warning("credit waits", reason=plain_reason(error), retry_s=EVERY_S)
+                _log.warning(
+                    "expiry of credit is late", reason=plain_reason(error), retry_s=EVERY_S
+                )
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self, now: datetime | None = None) -> int:
@@ -49,5 +51,9 @@ class CreditKeeper:
             except SQLAlchemyError:
                 raise
             except Exception as error:  # one tenant's books must not stop the others'
-                _log.exception("credit not posted", tenant=tenant_id, reason=plain_reason(error))
+                _log.exception(
+                    "expiry of credit could not be posted",
+                    tenant=tenant_id,
+                    reason=plain_reason(error),
+                )
         return len(tenants)

@@ -43,7 +43,7 @@ class Poster:
                 while await self.run_once() == BATCH:
                     pass
             except (SQLAlchemyError, OSError) as error:
-                _log.warning("ledger waits", reason=plain_reason(error), retry_s=EVERY_S)
+                _log.warning("ledger is late", reason=plain_reason(error), retry_s=EVERY_S)
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self, now: datetime | None = None) -> int:
@@ -61,7 +61,10 @@ class Poster:
                 raise
             except Exception as error:  # one tenant's books must not stop the others'
                 _log.exception(
-                    "usage not posted", tenant=tenant_id, day=str(day), reason=plain_reason(error)
+                    "usage could not be posted to the ledger",
+                    tenant=tenant_id,
+                    day=str(day),
+                    reason=plain_reason(error),
                 )
         return len(days)
 

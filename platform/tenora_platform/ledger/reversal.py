@@ -15,12 +15,14 @@ REVERSIBLE = ("payment",)
 """Kinds. Of a payment whose posting is reversed, invoices no longer count anything."""
 
 _INSTEAD = {
-    "usage": "It follows from the sums of usage and would be posted again; give a credit note.",
+    "usage": (
+        "It follows from the usage sums and would be posted again. Create a credit note instead."
+    ),
     "credit": "It follows from usage and grants and would be posted again.",
     "lapse": "It follows from usage and grants and would be posted again.",
-    "grant": "The grant would still be spent.",
-    "invoice": "Void the invoice: POST /admin/v1/invoices/{id}/void.",
-    "credit_note": "The credit note has a number and stays.",
+    "grant": "The grant itself would still be available to spend.",
+    "invoice": "Void the invoice instead: POST /admin/v1/invoices/{id}/void.",
+    "credit_note": "A credit note has a number and cannot be reversed.",
 }
 
 
@@ -39,9 +41,9 @@ async def reverse_by_hand(
     if row is None:
         raise NotFoundError(f"There is no transaction {transaction_id[:80]!r}.")
     if row.reverses is not None or row.kind not in REVERSIBLE:
-        why = _INSTEAD.get(row.kind, "") if row.reverses is None else "It is a reversal itself."
+        why = _INSTEAD.get(row.kind, "") if row.reverses is None else "It is already a reversal."
         raise ConflictError(
-            f"A posting of the kind {row.kind!r} is not reversed by hand. {why}".rstrip(),
+            f"A posting of kind {row.kind!r} cannot be reversed by hand. {why}".rstrip(),
             code="not_reversible",
         )
     await lock_money(session, row.tenant_id)

@@ -41,9 +41,15 @@ _READERS = [Depends(require_role(*MONEY_READERS))]
 
 
 async def chosen(
-    kind: Annotated[str | None, Query(description="Only of this kind, such as usage")] = None,
-    start: Annotated[date | None, Query(description="Of this day (UTC) and later")] = None,
-    end: Annotated[date | None, Query(description="Of days before this one")] = None,
+    kind: Annotated[
+        str | None, Query(description="Only transactions of this kind, such as usage")
+    ] = None,
+    start: Annotated[
+        date | None, Query(description="Only transactions of this day (UTC) or later")
+    ] = None,
+    end: Annotated[
+        date | None, Query(description="Only transactions before this day (UTC)")
+    ] = None,
 ) -> Filter:
     return Filter(kind, start, end)
 
@@ -55,7 +61,7 @@ Chosen = Annotated[Filter, Depends(chosen)]
 async def list_ledger(
     state: State, tenant: UsageTenant, chosen: Chosen, after: After = None, limit: Limit = 20
 ) -> LedgerPage:
-    """The tenant's books: usage, credit, invoices and payments, the last posted first."""
+    """List the tenant's ledger: usage, credit, invoices and payments, last posted first."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         return await _page(session, tenant.tenant_id, chosen, after, limit)
 
@@ -64,14 +70,14 @@ async def list_ledger(
 async def list_tenant_ledger(
     tenant_id: str, session: AdminSession, chosen: Chosen, after: After = None, limit: Limit = 20
 ) -> LedgerPage:
-    """A tenant's books, the last posted first."""
+    """List a tenant's ledger, last posted first."""
     await _demand_tenant(session, tenant_id)
     return await _page(session, tenant_id, chosen, after, limit)
 
 
 @router.get("/admin/v1/tenants/{tenant_id}/balances", dependencies=_READERS)
 async def list_balances(tenant_id: str, session: AdminSession) -> LedgerBalances:
-    """What each account of a tenant comes to."""
+    """Get the balance of each of a tenant's accounts."""
     await _demand_tenant(session, tenant_id)
     found = await repository.balances(session, tenant_id)
     return LedgerBalances(
@@ -84,17 +90,19 @@ async def list_balances(tenant_id: str, session: AdminSession) -> LedgerBalances
 async def list_accounts(
     session: AdminSession,
     account: Annotated[
-        AccountName, Query(description="Of this name: `unbilled` is used and on no invoice yet")
+        AccountName,
+        Query(description="The account's name; `unbilled` is usage that is on no invoice yet"),
     ],
     q: Asked = None,
     sort: Annotated[
-        Literal["balance", "-balance"], Query(description="Within each currency; -: largest first")
+        Literal["balance", "-balance"],
+        Query(description="Sort order within each currency; '-' in front means largest first"),
     ] = "-balance",
     after: After = None,
     limit: Limit = 20,
 ) -> TenantAccounts:
-    """One account over all tenants, those at 0 left out: what is not invoiced yet, what is owed,
-    what is left of credit."""
+    """List the balances of one account over all tenants, without those at 0: what is not invoiced
+    yet, what is owed, what is left of credit."""
     chosen = repository.Accounts(account, q, sort)
     found = await repository.page_of_accounts(session, chosen, after=after, limit=limit)
     totals = await repository.totals_of_accounts(session, chosen)
@@ -116,9 +124,9 @@ async def reverse_transaction(
     state: State,
     admin: CurrentAdmin,
 ) -> LedgerTransaction:
-    """Take back a payment that was none, by a posting of its opposite: its invoice is open again.
-    Once more gives the same reversal. 409 `not_reversible` for every other kind, which says what to
-    do instead."""
+    """Reverse a payment that was recorded by mistake, by posting its opposite; its invoice is open
+    again. Repeating the call returns the same reversal. 409 `not_reversible` for every other kind,
+    with what to do instead."""
     row = await reverse_by_hand(
         session, state.ledger, state.audit, transaction_id, reason=body.reason, actor=admin.actor
     )
@@ -128,7 +136,7 @@ async def reverse_transaction(
 
 async def _demand_tenant(session: AsyncSession, tenant_id: str) -> None:
     if await get_tenant(session, tenant_id) is None:
-        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
 
 
 async def _page(

@@ -26,8 +26,9 @@ class LedgerEntry(BaseModel):
 
 
 class LedgerTransaction(IdItem):
-    """`seq` counts a tenant's transactions without gaps; `day` (UTC) is what it belongs to,
-    `created_at` when it was posted. Entries add up to 0. `hash` covers it all and `prev_hash`."""
+    """`seq` numbers a tenant's transactions without gaps; `day` (UTC) is the day it belongs to,
+    `created_at` the time it was posted. Its entries add up to 0. `hash` covers all fields and
+    `prev_hash`."""
 
     object: Literal["ledger_transaction"] = "ledger_transaction"
     tenant_id: str
@@ -59,8 +60,8 @@ class LedgerPage(ListPage[LedgerTransaction]):
 
 
 class LedgerBalance(BaseModel):
-    """What an account's `entries` entries add up to. Debit is above 0: assets and expenses grow
-    upwards, liabilities and income downwards."""
+    """The balance over an account's `entries` entries. Debits are positive: assets and expenses
+    increase upwards, liabilities and income downwards."""
 
     object: Literal["ledger_balance"] = "ledger_balance"
     account: str
@@ -81,7 +82,7 @@ class LedgerBalance(BaseModel):
 
 
 class TenantAccount(IdItem):
-    """One tenant's account of the name that was asked for."""
+    """One tenant's balance of the requested account."""
 
     object: Literal["ledger_account"] = "ledger_account"
     tenant_id: str
@@ -107,13 +108,14 @@ class TenantAccount(IdItem):
 
 
 class TenantAccounts(ListPage[TenantAccount]):
-    """`totals`: of all of them, by currency; debit is above 0."""
+    """`totals`: the sums over all tenants, by currency; debits are positive."""
 
     totals: dict[str, str]
 
 
 class LedgerBalances(BaseModel):
-    """Balances of a currency add up to 0. `days_due`: days whose usage is not all posted yet."""
+    """Balances of a currency add up to 0. `days_due` lists days whose usage is not fully posted
+    yet."""
 
     object: Literal["list"] = "list"
     data: list[LedgerBalance]

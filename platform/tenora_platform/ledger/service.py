@@ -94,7 +94,9 @@ class Ledger:
         day, so that what a kind comes to in a day stays right. Raises LedgerError for a
         reversal."""
         if row.reverses is not None:
-            raise LedgerError(f"{row.id} is a reversal; post anew what it took back")
+            raise LedgerError(
+                f"{row.id} is a reversal and cannot be reversed; post again what it reversed"
+            )
         await lock_money(session, row.tenant_id)
         found = await repository.reversal_of(session, row)
         if found is not None:
@@ -145,12 +147,14 @@ def _settled(entries: Iterable[Entry]) -> list[Entry]:
     for each in entries:
         nature_of(each.account)
         if not _fits(each.amount):
-            raise LedgerError(f"{each.amount} does not fit 26 digits and twelve decimals")
+            raise LedgerError(f"{each.amount} does not fit into 26 digits with twelve decimals")
         sums[each.account] = exact_sum((sums.get(each.account, Decimal(0)), each.amount))
     settled = [Entry(account, amount) for account, amount in sums.items() if amount]
     total = exact_sum(each.amount for each in settled)
-    if total or not settled:
-        raise LedgerError(f"entries add up to {total}, and there are {len(settled)}: {settled}")
+    if not settled:
+        raise LedgerError("a transaction needs at least two entries that are not 0")
+    if total:
+        raise LedgerError(f"the {len(settled)} entries add up to {total}, not 0: {settled}")
     return settled
 
 
@@ -176,7 +180,7 @@ async def _same(
     ) == (row.currency, row.day, row.reverses)
     if not same:
         raise PostedOtherwiseError(
-            f"{row.kind} {row.reference!r} of {row.tenant_id} is posted as {found.id}, of "
-            f"{found.day} in {found.currency}: {there}"
+            f"{row.kind} {row.reference!r} of {row.tenant_id} is already posted as {found.id}, "
+            f"on {found.day} in {found.currency}: {there}"
         )
     return found

@@ -27,7 +27,7 @@ async def problems(
         if row.seq != seq:
             yield f"ledger transaction {seq} of {row.tenant_id} is missing: found {row.seq}"
         elif row.prev_hash != previous:
-            yield f"{where} does not follow the one before it"
+            yield f"{where} does not match the hash of the transaction before it"
         if not hmac.compare_digest(row.hash, chain.hash_of(row, lines)):
             yield f"{where} or one of its entries was changed after it was posted"
         expected[row.tenant_id] = (row.seq + 1, row.hash)
@@ -54,4 +54,4 @@ async def _orphans(session: AsyncSession, tenant_id: str | None) -> AsyncIterato
     if tenant_id is not None:
         query = query.where(LedgerEntryRow.tenant_id == tenant_id)
     for transaction, line, of in await session.execute(query):
-        yield f"ledger entry {line} of {transaction} of {of} belongs to no transaction"
+        yield f"ledger entry {line} of transaction {transaction} of {of} belongs to no transaction"

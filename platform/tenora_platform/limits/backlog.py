@@ -40,7 +40,10 @@ class Backlog:
             self._since_s = time.monotonic()
             self._opened.set()
             self._metrics.limits_local.set(1)
-            _log.error("limits are local: Redis does not answer", reason=str(error or ""))
+            _log.error(
+                "Redis does not answer; each process now checks rate limits on its own",
+                reason=str(error or ""),
+            )
 
     def left_s(self) -> float | None:
         """Seconds for which requests are served without Redis; None: they are not, or no more."""
@@ -76,5 +79,5 @@ class Backlog:
             return False
         self._opened.clear()
         self._metrics.limits_local.set(0)
-        _log.info("limits are shared again: Redis answers")
+        _log.info("Redis answers again; rate limits are shared again")
         return True

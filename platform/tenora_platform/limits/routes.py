@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/limits", tags=["limits"], route_class=EdgeRoute)
 
 @router.get("")
 async def show(tenant: CurrentTenant, state: State) -> LimitsView:
-    """The plan, its limits and those of the key, and what is used now."""
+    """The plan, its rate limits, those of the key, and current usage."""
     now = await state.limits.now(tenant)
     budgets, credit = budget_views(await state.budgets.levels(tenant))
     plan = tenant.plan

@@ -11,7 +11,7 @@ from tenora_platform.budgets.schemas import BudgetView, CreditView
 
 
 class RateLimit(BaseModel):
-    """`limit` null: not limited. `remaining` and `reset_ms` are of this moment."""
+    """`limit` is null if there is no limit. `remaining` and `reset_ms` are as of now."""
 
     limit: int | None
     used: int
@@ -20,14 +20,14 @@ class RateLimit(BaseModel):
 
 
 class ParallelLimit(BaseModel):
-    """Sequences: each of a request's prompts counts `n` times."""
+    """Parallel sequences: each prompt of a request counts `n` times."""
 
     limit: int | None
     used: int
 
 
 class KeyLimitsView(BaseModel):
-    """The limits of the key that asks, which hold within its plan's."""
+    """The limits of the key that sent this request. They apply in addition to the plan's."""
 
     requests_per_min: RateLimit
     tokens_per_min: RateLimit
@@ -35,9 +35,10 @@ class KeyLimitsView(BaseModel):
 
 
 class LimitsView(BaseModel):
-    """A tenant's plan, what it limits, and what is used now. `key` null: the key has no limits of
-    its own. `local`: Redis is away, and the server counts by each of its processes alone.
-    `adapter_bytes_used` counts open uploads; null, as `adapters_used`: the database is away."""
+    """A tenant's plan, its limits, and current usage. `key` is null if the key has no limits of its
+    own. `local` is true while Redis is not reachable and each process counts on its own.
+    `adapter_bytes_used` includes open uploads; it and `adapters_used` are null while the database
+    is not reachable."""
 
     object: Literal["limits"] = "limits"
     plan: str

@@ -224,7 +224,9 @@ class Limits:
                 return taken.refusal, taken.now, taken.slot
         if self._backlog.left_s() is None:
             raise UnavailableError(
-                "The server cannot check limits right now.", code="limits_unavailable"
+                "Rate limits cannot be checked right now, because Redis does not answer. "
+                "Please try again.",
+                code="limits_unavailable",
             )
         refusal, now = self._local.take(tenant, want, self._live.values(), at_s=at_s)
         if refusal is None and (want.requests or want.lease):
@@ -261,18 +263,19 @@ class Limits:
             if caps.tokens_per_min and tokens > caps.tokens_per_min:
                 self._count_refusal(owner, "tokens")
                 raise BadRequestError(
-                    f"This request may take {tokens} tokens (its prompts, and the most that all "
-                    f"its completions may have), more than the {caps.tokens_per_min} tokens per "
-                    f"minute of {whose}. Shorten the prompt, or lower max_tokens or n.",
+                    f"This request may use up to {tokens} tokens (its prompts plus the maximum "
+                    f"length of all its completions), but {whose} allows only "
+                    f"{caps.tokens_per_min} tokens per minute. Shorten the prompt, or lower "
+                    "max_tokens or n.",
                     code="request_exceeds_limit",
                     headers=_NO_RETRY,
                 )
             if caps.parallel_requests and sequences > caps.parallel_requests:
                 self._count_refusal(owner, "parallel_requests")
                 raise BadRequestError(
-                    f"This request is {sequences} sequences (prompts times n), more than the "
-                    f"{caps.parallel_requests} that {whose} allows in parallel. Lower n or send "
-                    "fewer prompts at once.",
+                    f"This request has {sequences} sequences (prompts times n), but {whose} "
+                    f"allows only {caps.parallel_requests} in parallel. Lower n, or send fewer "
+                    "prompts in one request.",
                     param="n",
                     code="request_exceeds_limit",
                     headers=_NO_RETRY,

@@ -14,7 +14,7 @@ LOCAL_HEADER = {"x-tenora-limits": "local"}
 _NAMES: dict[LimitName, str] = {
     "requests": "requests per minute",
     "tokens": "tokens per minute",
-    "parallel_requests": "parallel requests (each of n, and each prompt, counts)",
+    "parallel_requests": "parallel requests (each prompt counts n times)",
 }
 
 
@@ -100,8 +100,8 @@ class Refusal:
         }[self.limit]
         whose = f"on plan '{tenant.plan.name}'" if self.owner == "plan" else "for this API key"
         return (
-            f"Rate limit reached for {_NAMES[self.limit]} ({number} {whose}). "
-            f"Please try again in {duration(self.retry_ms)}."
+            f"Rate limit reached for {_NAMES[self.limit]} ({number} {whose}). Please try again "
+            f"in {duration(self.retry_ms)}."
         )
 
 

@@ -61,7 +61,7 @@ class Changes:
                 try:
                     await self._hear(heard, listening, first)
                 except RedisError as error:
-                    _log.warning("changes not heard", reason=str(error))
+                    _log.warning("changes not received", reason=str(error))
                     await asyncio.sleep(_TURN_S)
                 finally:
                     listening.clear()
@@ -97,7 +97,7 @@ def _tell(heard: Heard, raw: bytes) -> None:
     try:
         message: Mapping[str, list[str]] = msgspec.json.decode(raw, type=_Message)
     except msgspec.MsgspecError as error:
-        _log.warning("a change that cannot be read", reason=str(error))
+        _log.warning("a change message could not be read", reason=str(error))
         return
     for whose, topics in message.items():
         heard(whose or None, frozenset(topics) & TOPICS)

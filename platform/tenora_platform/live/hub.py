@@ -69,7 +69,7 @@ class Hub:
     def end_all(self) -> None:
         """The server stops: streams end now, and browsers connect to another process."""
         for stream in self._streams:
-            stream.end("server_stops", "The server stops; connect again.")
+            stream.end("server_stops", "The server is shutting down; connect again.")
 
     async def finish(self) -> None:
         """Others are told what was committed here, before Redis is closed."""
@@ -97,8 +97,8 @@ class Hub:
             or tenants[stream.tenant_id or ""] >= STREAMS_PER_TENANT
         ):
             raise UnavailableError(
-                "Too many live streams are open already, of yours or in all. Close some tabs; a "
-                "page without one can still be loaded again.",
+                "Too many live streams are open, for this tenant or in total. Close some "
+                "browser tabs; pages without live updates can still be reloaded.",
                 code="too_many_streams",
             )
 

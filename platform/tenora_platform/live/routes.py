@@ -28,11 +28,20 @@ Listener = Annotated[TenantContext, Depends(listening_tenant)]
 Operator = Annotated[AdminContext, Depends(require_role(*MONEY_READERS))]
 Lasts = Annotated[
     float | None,
-    Query(ge=0, le=_LASTS_MAX_S, description="Seconds after which it ends; when absent it lasts"),
+    Query(
+        ge=0,
+        le=_LASTS_MAX_S,
+        description="End the stream after this many seconds; default: no limit",
+    ),
 ]
 Tenant = Annotated[
     str | None,
-    Query(description="As the header x-tenora-tenant, which a browser's EventSource cannot send"),
+    Query(
+        description=(
+            "The tenant's id. Same as the header x-tenora-tenant, which a browser's "
+            "EventSource cannot send"
+        )
+    ),
 ]
 LastEvent = Annotated[str | None, Header(alias="last-event-id")]
 
@@ -46,10 +55,10 @@ async def stream_events(
     tenant: Tenant = None,
     last_event_id: LastEvent = None,
 ) -> Response:
-    """Server-sent events about the tenant's things. `hello` {at, interval} first; `change` {topics}
-    names what to ask for again, such as `adapters` or `usage`; `ping` {at} at least every
-    `interval` seconds; `end` {code, message} when the server ends it. Who comes again with
-    `last-event-id` is told that everything may have changed."""
+    """Stream server-sent events about the tenant. First `hello` {at, interval}; `change` {topics}
+    says what to fetch again, such as `adapters` or `usage`; `ping` {at} comes at least every
+    `interval` seconds; `end` {code, message} when the server ends the stream. A client that
+    reconnects with `last-event-id` is told that everything may have changed."""
     stream = Stream(
         listener.tenant_id, None, listener.key_id, lambda: listening_tenant(_anew(request))
     )
@@ -64,13 +73,13 @@ async def stream_all_events(
     lasts_s: Lasts = None,
     last_event_id: LastEvent = None,
 ) -> Response:
-    """As a tenant's stream, of everything. Those who may read the engine are also sent `engine`
-    every two seconds (running, waiting by class, tokens a second, pages by kind), and `processes`
-    when something about them has changed."""
+    """As a tenant's stream, for everything. Keys that may read the engine also receive `engine`
+    every two seconds (running, waiting by class, tokens per second, pages by kind), and `processes`
+    when the processes change."""
 
     async def check() -> None:
         if (await current_admin(_anew(request))).role != operator.role:
-            raise ForbiddenError("Your role is another now; connect again.", code="role_changed")
+            raise ForbiddenError("Your role has changed; connect again.", code="role_changed")
 
     stream = Stream(None, operator.role, operator.key_id, check)
     return _answer(state, stream, lasts_s, last_event_id)
@@ -87,7 +96,7 @@ def _answer(
                 yield event
 
     async def leave(_: ApiError) -> None:
-        stream.end("left", "The client went away.")
+        stream.end("left", "The client closed the connection.")
 
     async def after() -> None:
         return None

@@ -58,7 +58,9 @@ class Stream:
         """In its turn. One that reads too slowly is ended."""
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.clear()
-            self.end("too_slow", "This connection does not take what it is sent; connect again.")
+            self.end(
+                "too_slow", "This connection is too slow to receive its events; connect again."
+            )
             return
         self._waiting.append(event)
         self._woken.set()

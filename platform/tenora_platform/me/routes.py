@@ -22,8 +22,8 @@ CurrentCaller = Annotated[TenantContext | AdminContext, Depends(current_caller)]
 
 @router.get("/v1/me")
 async def get_me(caller: CurrentCaller, state: State) -> Me:
-    """Who am I: tenant, key, scopes and plan of a tenant's key, the role of an admin key; of a
-    session, the person's, or what its key's would be."""
+    """Get the caller: tenant, key, scopes and plan for a tenant's key; the role for an admin key;
+    for a session, the person, or what its key would show."""
     if isinstance(caller, AdminContext):
         return await (_operators_person if caller.is_person else _operator)(caller, state)
     return await (_tenant if caller.role is None else _tenants_person)(caller, state)

@@ -26,10 +26,10 @@ class MyPerson(Item):
 
 
 class Me(Item):
-    """By `type` api_key, a tenant with its plan and the key's scopes; by admin_key, the operator
-    with the key's role; person: who is signed in, with their role at that tenant, or among the
-    operator's people. `secret_prefix` is that of the secret in use: a key has two while it is
-    rotated."""
+    """By `type`: api_key: the tenant with its plan, and the key's scopes; admin_key: the operator,
+    and the key's role; person: who is signed in, with their role at that tenant or among the
+    operator's people. `secret_prefix` is the prefix of the secret in use; a key has two while it is
+    being rotated."""
 
     object: Literal["me"] = "me"
     type: Literal["api_key", "admin_key", "person"]

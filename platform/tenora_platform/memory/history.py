@@ -47,7 +47,7 @@ class PageHistory:
                 if engine.ready:
                     await self.keep_once(engine)
             except (RedisError, EngineError, OSError) as error:
-                _log.warning("no sample of the arena", reason=str(error))
+                _log.warning("no sample of the page arena", reason=str(error))
             await asyncio.sleep(EVERY_S - time.time() % EVERY_S)
 
     async def keep_once(self, engine: EngineClient, now_s: float | None = None) -> bool:

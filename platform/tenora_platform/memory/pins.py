@@ -108,7 +108,7 @@ async def keep_told(state: AppState) -> None:
             try:
                 await tell(state)
             except EngineError as error:
-                _log.warning("pins not told", reason=str(error))
+                _log.warning("pins not sent to the engine", reason=str(error))
         await asyncio.sleep(TOLD_EVERY_S)
 
 

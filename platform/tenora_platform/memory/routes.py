@@ -37,11 +37,16 @@ _ACT = [Depends(require_role("operator"))]
 
 ForTenant = Annotated[
     str | None,
-    Query(description="A tenant's id: what would go next if it needed room"),
+    Query(
+        description=(
+            "A tenant's id (tenant_...), not its name: show what would be evicted next if "
+            "this tenant needed memory"
+        )
+    ),
 ]
 At = Annotated[
     float | None,
-    Query(ge=0, le=1e11, description="Unix seconds: give the arena as it was then, too"),
+    Query(ge=0, le=1e11, description="Unix time in seconds: also return the arena as it was then"),
 ]
 
 
@@ -49,8 +54,9 @@ At = Annotated[
 async def read_pages(
     state: State, engine: ReadyEngine, for_tenant: ForTenant = None
 ) -> EnginePages:
-    """The page arena as it is: runs of pages by kind and owner, tenants against their shares, what
-    would be given up next and why, and adapters on the device and in host memory."""
+    """Get the page arena as it is now: runs of pages by kind and owner, tenants against their
+    shares, what would be evicted next and why, and the adapters on the device and in host
+    memory."""
     namespace = "" if for_tenant is None else await _namespace(state, for_tenant)
     pages = await answered(engine.pages(namespace))
     return engine_pages(pages, await NameReader(state).of(pages))
@@ -58,7 +64,8 @@ async def read_pages(
 
 @router.get("/engine/pages/history", dependencies=_READ)
 async def read_page_history(state: State, at: At = None) -> PageHistoryView:
-    """Pages by kind over the last hour, kept over restarts; with `at` also the arena then."""
+    """Get pages by kind over the last hour, kept across restarts; with `at` also the arena at that
+    time."""
     history = PageHistory(state.redis)
     samples = [_sample(each.slot, each.kinds) for each in await history.samples()]
     if at is None:
@@ -66,8 +73,8 @@ async def read_page_history(state: State, at: At = None) -> PageHistoryView:
     pages = await history.at(at)
     if pages is None:
         raise NotFoundError(
-            "There is no sample of that moment: the last hour is kept, while a worker and the "
-            "engine run. Ask without `at` for the moments there are.",
+            "There is no sample for that time. The last hour is kept, while a worker and the "
+            "engine run. Leave `at` out to see which times there are.",
             param="at",
         )
     view = engine_pages(pages, await NameReader(state).of(pages))
@@ -79,9 +86,15 @@ async def list_adapter_places(
     state: State,
     session: AdminSession,
     engine: ReadyEngine,
-    tier: Annotated[Where | None, Query(description="Only those whose best tier is this")] = None,
+    tier: Annotated[
+        Where | None, Query(description="Only adapters whose best tier is this one")
+    ] = None,
     q: Annotated[
-        str | None, Query(max_length=120, description="Begin of the adapter's or tenant's name")
+        str | None,
+        Query(
+            max_length=120,
+            description="Only adapters whose name, or whose tenant's name, starts with this",
+        ),
     ] = None,
     after: After = None,
     limit: Limit = 20,
@@ -98,10 +111,10 @@ async def list_adapter_places(
 async def pin_adapter(
     version_id: str, session: AdminSession, state: State, admin: CurrentAdmin, engine: ReadyEngine
 ) -> AdapterPin:
-    """Keep a version on the device from now on, whatever else needs room, also over restarts: it
-    is brought if it is not there. `version_id` may be an adapter's id, of which the newest active
-    version is meant. 409 with the numbers where no more can be pinned. Nobody is billed for its
-    place on the device while it is pinned."""
+    """Pin a version: keep it on the device from now on, also across restarts, no matter what else
+    needs memory. It is loaded if it is not there. `version_id` may be an adapter's id, which means
+    its newest active version. 409, with the numbers, if no more can be pinned. Device memory is not
+    billed while the version is pinned."""
     await pins.locked(session)
     version = await _version(session, version_id)
     is_new = not await pins.is_pinned(session, version.id)
@@ -116,7 +129,9 @@ async def pin_adapter(
     if found.state in ("refused", "failed"):
         others = [each.pin for each in wanted if each.version_id != version.id]
         await engine.set_pins(others if is_new else [each.pin for each in wanted])
-        raise ConflictError(f"It cannot be pinned: {found.reason}.", code=f"pin_{found.state}")
+        raise ConflictError(
+            f"The adapter cannot be pinned: {found.reason}.", code=f"pin_{found.state}"
+        )
     if is_new:
         await _note(session, state, admin.actor, "pin", version, pages=found.num_pages)
     return await _answer(state, version, pinned=True, state_now=found.state, size=found.num_pages)
@@ -126,8 +141,8 @@ async def pin_adapter(
 async def unpin_adapter(
     version_id: str, session: AdminSession, state: State, admin: CurrentAdmin, engine: ReadyEngine
 ) -> AdapterPin:
-    """It stays on the device until something else needs the room. What is not pinned is left as it
-    is."""
+    """Unpin a version. It stays on the device until something else needs the memory. No effect if
+    it is not pinned."""
     await pins.locked(session)
     version = await _version(session, version_id)
     if await pins.remove(session, version.id):
@@ -141,8 +156,8 @@ async def unpin_adapter(
 async def evict_adapter(
     version_id: str, session: AdminSession, state: State, admin: CurrentAdmin, engine: ReadyEngine
 ) -> AdapterEviction:
-    """Take a version from the device now; the next request for it brings it back. 409 while it is
-    pinned, and, with the count, while requests run on it."""
+    """Evict a version from the device now; the next request loads it again. 409 while it is pinned,
+    or while requests run on it (with their number)."""
     version = await _version(session, version_id)
     group = await trust_group(session, version.tenant_id)
     namespace = tenant_namespace(state.secret, version.tenant_id, group)
@@ -160,7 +175,7 @@ async def evict_adapter(
 async def _version(session: AdminSession, version_id: str) -> AdapterVersionRow:
     found = await pins.servable(session, version_id)
     if found is None:
-        raise NotFoundError(f"There is no adapter version {version_id!r} that can be used.")
+        raise NotFoundError(f"There is no usable adapter version {version_id!r}.")
     return found[0]
 
 
@@ -168,7 +183,11 @@ async def _namespace(state: AppState, tenant_id: str) -> str:
     async with state.db.admin_session() as session:
         tenant = await get_tenant(session, tenant_id)
     if tenant is None:
-        raise BadRequestError(f"There is no tenant {tenant_id!r}.", param="for_tenant")
+        raise BadRequestError(
+            "for_tenant must be a tenant's id (tenant_...), and there is no tenant with the "
+            f"id {tenant_id!r}. GET /admin/v1/tenants?q=NAME finds the id of a name.",
+            param="for_tenant",
+        )
     return tenant_namespace(state.secret, tenant.id, tenant.trust_group)
 
 

@@ -13,9 +13,9 @@ Tier = Literal["device", "loading", "host", "shared", "store"]
 
 
 class PageOwner(BaseModel):
-    """Whose pages are: `tenant_id` null and `tenant` the names of all in it for a trust group, both
-    null for who is not known any more. `adapter` is `name@version`, with which the KV was computed
-    or which lies in the pages; null for the base model."""
+    """The owner of pages. For a trust group `tenant_id` is null and `tenant` lists the names of its
+    tenants; both are null if the owner is no longer known. `adapter` is the `name@version` that
+    computed the KV, or that is stored in the pages; null for the base model."""
 
     namespace: str
     tenant_id: str | None
@@ -25,7 +25,7 @@ class PageOwner(BaseModel):
 
 
 class PageCounts(BaseModel):
-    """They add up to the arena's pages."""
+    """The kinds add up to the pages of the arena."""
 
     free: int
     live_kv: int
@@ -34,9 +34,9 @@ class PageCounts(BaseModel):
 
 
 class TenantMemory(BaseModel):
-    """What a tenant (or trust group) holds against its share: nobody takes of the first
-    `min_pages`, and beyond `max_pages` it lives on what nobody else needs; null without a share.
-    `evictable` and `pinned` are of its share's pages, null without."""
+    """What a tenant (or trust group) holds against its share. Nobody can take its first
+    `min_pages`; above `max_pages` it only keeps what nobody else needs; both null without a share.
+    `evictable` and `pinned` count pages of its share; null without a share."""
 
     namespace: str
     tenant_id: str | None
@@ -51,9 +51,9 @@ class TenantMemory(BaseModel):
 
 
 class Departure(BaseModel):
-    """The `order`th thing that would be given up: a run of cached KV, its last pages first, or an
-    adapter. `again_ms` is what it would take to have the last page, or the adapter, back; null if
-    nothing could bring it. `reason` says it in words."""
+    """The `order`th candidate for eviction: a run of cached KV, its last pages first, or an
+    adapter. `again_ms` is the time needed to bring back its last page, or the adapter; null if
+    nothing could bring it back. `reason` explains it in words."""
 
     order: int
     kind: Literal["cached_kv", "adapter"]
@@ -74,9 +74,9 @@ class Departure(BaseModel):
 
 
 class AdapterPlace(IdItem):
-    """An adapter version and where it is. `id` is the version's. On the device it takes `pages`,
-    and `references` live sequences hold it. `pin_state` says how far a pin has come, `pin_reason`
-    why it has not. `last_used_at` (unix seconds) null: nobody has asked for it here."""
+    """An adapter version and where it is. `id` is the version's. On the device it uses `pages`, and
+    `references` running sequences use it. `pin_state` is the progress of a pin, `pin_reason` why it
+    has failed. `last_used_at` (Unix time) is null if nobody has requested it here."""
 
     adapter_id: str | None
     name: str | None
@@ -99,14 +99,11 @@ class AdapterPlacePage(ListPage[AdapterPlace]):
 
 
 class EnginePages(BaseModel):
-    """The arena at one moment.
-
-    `runs` has four numbers for each run of equal neighbours, in page order: how many pages; their
-    kind (0 free, 1 live KV, 2 cached KV, 3 adapter); their owner, an index into `owners` (0:
-    nobody); of cached KV the unix second since which nobody uses it, else 0. `departures` are what
-    would go next if `departures_for` (null: any tenant without a share) needed one page of KV after
-    another once no page is free.
-    """
+    """The arena at one moment. `runs` has four numbers for each run of equal neighbouring pages, in
+    page order: the number of pages; their kind (0 free, 1 live KV, 2 cached KV, 3 adapter); their
+    owner, an index into `owners` (0: nobody); and for cached KV the Unix second since which nobody
+    has used it, else 0. `departures` lists what would be evicted next, once no page is free, if
+    `departures_for` (null: any tenant without a share) needed one page of KV after another."""
 
     object: Literal["engine.pages"] = "engine.pages"
     at: float
@@ -130,8 +127,8 @@ class PageSample(PageCounts):
 
 
 class PageHistory(BaseModel):
-    """Samples of the last hour, oldest first, `every_s` apart while a worker runs. `pages` is the
-    arena at the moment that was asked for."""
+    """Samples of the last hour, oldest first, `every_s` seconds apart while a worker runs. `pages`
+    is the arena at the requested time."""
 
     object: Literal["list"] = "list"
     every_s: int
@@ -140,7 +137,7 @@ class PageHistory(BaseModel):
 
 
 class AdapterPin(BaseModel):
-    """`pinnable_pages` is how many more could be pinned now."""
+    """`pinnable_pages` is how many more pages can be pinned now."""
 
     object: Literal["adapter.pin"] = "adapter.pin"
     id: str
@@ -152,7 +149,7 @@ class AdapterPin(BaseModel):
 
 
 class AdapterEviction(BaseModel):
-    """`pages` that are free since; 0: it was not on the device."""
+    """`pages` is the number of pages freed; 0 if the version was not on the device."""
 
     object: Literal["adapter.eviction"] = "adapter.eviction"
     id: str

@@ -6,21 +6,24 @@ from __future__ import annotations
 from tenora_engine.pages import Departure
 
 _TAKEN_BY = {
-    "anyone": "No tenant has a share of the arena, so anybody may take it.",
-    "common": "Whoever has no share lives on what is left, together with its holder.",
-    "own": "It is the asking tenant's own.",
-    "own_limit": "The asking tenant holds its maximum, so it takes from itself.",
-    "own_partition": "Tenants are strictly apart, so it takes from itself.",
-    "above_guarantee": "{holder} holds more than it is guaranteed.",
-    "above_limit": "{holder} holds more than its maximum, so it goes before all others.",
+    "anyone": "No tenant has a guaranteed share of the arena, so any tenant may evict it.",
+    "common": "Tenants without a share use what is left over, and its holder is one of them.",
+    "own": "It belongs to the tenant that needs the memory.",
+    "own_limit": "The tenant that needs the memory holds its maximum, so it evicts its own pages.",
+    "own_partition": "Tenants are strictly isolated, so the tenant evicts its own pages.",
+    "above_guarantee": "{holder} holds more than its guaranteed share.",
+    "above_limit": "{holder} holds more than its maximum, so its pages are evicted first.",
 }
 _BY_COST = {
-    "joint": "Of all that can go it is worth least: its cost for its size, times how often it was "
-    "used of late.",
-    "elora": "Of all that can go it is worth least: size times uses, fading with time.",
-    "chameleon": "It scores least: how often and how lately it was used, and its size.",
+    "joint": "It is worth the least of all candidates: cost to bring it back per page, times how "
+    "often it was used recently.",
+    "elora": "It is worth the least of all candidates: size times uses, decaying over time.",
+    "chameleon": (
+        "It has the lowest score of all candidates: how often and how recently it was "
+        "used, and its size."
+    ),
 }
-_BY_TIME = "Nothing that can go was used longer ago."
+_BY_TIME = "It is the least recently used of all candidates."
 _MIB = 1 << 20
 
 
@@ -33,7 +36,9 @@ def reason(departure: Departure, policy: str, at_s: float, holder: str | None) -
     parts.append(f"Used {times}, idle for {_span(at_s - departure.last_used_s)}.")
     parts.append(rule)
     if departure.wanted:
-        parts.append("A waiting request needs it: it is spared while anything else is left.")
+        parts.append(
+            "A waiting request needs it, so it is kept as long as there is anything else to evict."
+        )
     return " ".join(parts)
 
 
@@ -46,9 +51,9 @@ def per_mib_ms(departure: Departure) -> float | None:
 def _cost(departure: Departure) -> str:
     rate = per_mib_ms(departure)
     if departure.again_s is None or rate is None:
-        return "Nothing is known that could bring it back."
-    does = "To compute a page of it again" if departure.again_by == "compute" else "To copy it back"
-    return f"{does} takes {_ms(departure.again_s * 1000)}, {_ms(rate)} a MiB."
+        return "There is no estimate of what bringing it back would take."
+    does = "Computing a page of it again" if departure.again_by == "compute" else "Copying it back"
+    return f"{does} takes {_ms(departure.again_s * 1000)}, {_ms(rate)} per MiB."
 
 
 def _ms(milliseconds: float) -> str:

@@ -43,61 +43,61 @@ class Metrics:
         )
         self.refused = Counter(
             "tenora_limit_refusals",
-            "Requests refused by a limit",
+            "Requests refused by a rate limit",
             ["limit", "of"],
             registry=self.registry,
         )
         self.limits_local = Gauge(
             "tenora_limits_local",
-            "1 while a process checks limits without Redis",
+            "1 while a process checks rate limits without Redis",
             multiprocess_mode="max",
             registry=self.registry,
         )
         self.limits_unwritten = Gauge(
             "tenora_limits_unwritten",
-            "Reservations and settlements that Redis has yet to hear of",
+            "Reservations and settlements not yet sent to Redis",
             multiprocess_mode="sum",
             registry=self.registry,
         )
         self.budget_settles_queued = Gauge(
             "tenora_budget_settles_queued",
-            "Requests whose cost Redis is to be told of yet",
+            "Requests whose cost has not yet been sent to Redis",
             multiprocess_mode="sum",
             registry=self.registry,
         )
         self.budget_local_checks = Counter(
             "tenora_budget_local_checks",
-            "Budgets checked by what this process knows, without Redis",
+            "Budget checks that this process did on its own, without Redis",
             ["outcome"],
             registry=self.registry,
         )
         self.usage_months = Gauge(
             "tenora_usage_months",
-            "Months of usage events in the database",
+            "Monthly partitions of usage events in the database",
             multiprocess_mode="mostrecent",
             registry=self.registry,
         )
         self.usage_strays = Gauge(
             "tenora_usage_strays",
-            "Usage events of months that are not near: a clock was far ahead",
+            "Usage events of distant months, because a clock was far ahead",
             multiprocess_mode="mostrecent",
             registry=self.registry,
         )
         self.usage_upkeep_failures = Counter(
             "tenora_usage_upkeep_failures",
-            "Times that months of usage were not made or archived",
+            "Failures to create or archive monthly partitions of usage",
             ["reason"],
             registry=self.registry,
         )
         self.budget_corrections = Counter(
             "tenora_budget_corrections",
-            "Counters of budgets that differed from the books and were put right",
+            "Budget counters that differed from the books and were corrected",
             ["way"],
             registry=self.registry,
         )
         self.contents_lost = Counter(
             "tenora_contents_lost",
-            "Requests whose contents were to be kept and are not",
+            "Requests whose contents should have been kept but were not",
             ["reason"],
             registry=self.registry,
         )
@@ -109,13 +109,14 @@ class Metrics:
         )
         self.usage_copies = Counter(
             "tenora_usage_copies",
-            "Copies of usage records that were stored for want of the engine's own, or given up",
+            "Copies of usage records that were stored because the engine's own was missing, "
+            "or given up",
             ["outcome"],
             registry=self.registry,
         )
         self.invoices = Counter(
             "tenora_invoices",
-            "Invoices made, drafts made anew among them",
+            "Invoices made, including drafts made again",
             ["status"],
             registry=self.registry,
         )
@@ -127,19 +128,19 @@ class Metrics:
         )
         self.rollouts = Counter(
             "tenora_rollouts",
-            "Staged roll-outs that went on a stage, to their end, or back by themselves",
+            "Staged rollouts that advanced, completed or were rolled back automatically",
             ["what"],
             registry=self.registry,
         )
         self.live_streams = Gauge(
             "tenora_live_streams",
-            "Streams of live updates that are open",
+            "Open streams of live updates",
             multiprocess_mode="sum",
             registry=self.registry,
         )
         self.shadow_requests = Counter(
             "tenora_shadow_requests",
-            "Copies of requests on another version of their adapter",
+            "Copies of requests sent to another version of their adapter (shadow traffic)",
             ["outcome"],
             registry=self.registry,
         )

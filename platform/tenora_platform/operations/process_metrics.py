@@ -33,7 +33,7 @@ class ProcessCollector(Collector):
         yield processes
         restarts = CounterMetricFamily(
             "tenora_process_restarts",
-            "Parts that died and were started again",
+            "Processes that died and were restarted",
             labels=["host", "process"],
         )
         for each in others:
@@ -44,7 +44,7 @@ class ProcessCollector(Collector):
         unrated, letters = (None, None) if unbilled is None else unbilled
         for name, text, value in (
             ("unrated_events", "Usage events in the database that have no price yet", unrated),
-            ("dead_letters", "Usage records that could not become events", letters),
+            ("dead_letters", "Usage records that could not be stored as events", letters),
         ):
             yield GaugeMetricFamily(f"tenora_usage_{name}", text, value)
         yield from _proof(self.proof())
@@ -52,16 +52,16 @@ class ProcessCollector(Collector):
 
 
 _RUN = (
-    ("differences", "Differences that the last reconciliation found"),
+    ("differences", "Differences found by the last reconciliation"),
     ("timestamp_seconds", "When it ended"),
-    ("seconds", "How long it took"),
+    ("seconds", "Duration of the last reconciliation"),
 )
 
 
 _STORE = (
-    ("sweep_stopped", "1 while nothing is removed from the object store"),
-    ("objects", "Objects of the store that the last sweep looked at"),
-    ("unowned_objects", "Of these, those that no row owns"),
+    ("sweep_stopped", "1 while garbage collection of the object store has stopped"),
+    ("objects", "Objects that the last sweep of the object store looked at"),
+    ("unowned_objects", "Objects of the last sweep that no row owns"),
     ("damaged_versions", "Adapter versions whose content is damaged or missing"),
 )
 
@@ -83,9 +83,11 @@ def _proof(told: Told | None) -> Iterator[Metric]:
         values = (told.differences, told.reconciled_s, told.took_s)
     for (name, text), value in zip(_RUN, values, strict=True):
         yield GaugeMetricFamily(f"tenora_reconciliation_{name}", text, value)
-    ok = GaugeMetricFamily("tenora_canary_ok", "1 if the canary's check held", labels=["check"])
+    ok = GaugeMetricFamily("tenora_canary_ok", "1 if the synthetic check passed", labels=["check"])
     for check, held in sorted(told.canary.items() if told is not None else ()):
         ok.add_metric([check], held)
     yield ok
     last_s = None if told is None else told.canary_s
-    yield GaugeMetricFamily("tenora_canary_timestamp_seconds", "When its round ended", last_s)
+    yield GaugeMetricFamily(
+        "tenora_canary_timestamp_seconds", "When the last round of synthetic checks ended", last_s
+    )

@@ -44,20 +44,21 @@ _PROBE_S = 3.0  # a probe is asked every few seconds and says so within five
 
 @router.get("/healthz")
 async def health() -> Health:
-    """The process lives."""
+    """Liveness: the process is running."""
     return Health()
 
 
 @router.get("/version")
 async def version() -> Version:
-    """Which Tenora this is."""
+    """Get the version of Tenora."""
     return Version(version=package_version("tenora"))
 
 
 @router.get("/health", responses={503: {"model": Readiness}}, include_in_schema=False)
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readiness(state: State, response: Response) -> Readiness:
-    """200 once requests can be served, else 503 and why. Other engines call it /health."""
+    """Readiness: 200 once requests can be served, else 503 with the reason. Other engines call it
+    /health."""
     warnings = warnings_of(state)
     reason = await _not_ready(state, warnings)
     if reason is None:
@@ -81,14 +82,13 @@ async def metrics(state: State, reader: MetricsReader) -> Response:
 
 @router.get("/admin/v1/processes", tags=["admin"], dependencies=[Depends(require_role(*READERS))])
 async def processes(state: State) -> ProcessList:
-    """The processes of the installation that live now: what each is, since when, and which of its
-    work fails."""
+    """List the running processes of the installation: their role, start time, and failing tasks."""
     return ProcessList(data=[process_view(each) for each in await state.presence.read()])
 
 
 @router.get("/admin/v1/engine", tags=["admin"], dependencies=[Depends(require_role(*READERS))])
 async def engine(state: State, engine: ReadyEngine) -> EngineView:
-    """Replicas, the page pool by kind and tenant, resident adapters, queues, and attainment by
+    """Get replicas, the page pool by kind and tenant, resident adapters, queues, and attainment by
     class and tenant."""
     stats = await answered(engine.stats())
     async with state.db.admin_session() as session:
@@ -97,8 +97,8 @@ async def engine(state: State, engine: ReadyEngine) -> EngineView:
 
 @router.get("/admin/v1/probing", tags=["admin"], dependencies=[Depends(require_role(*READERS))])
 async def probing(state: State, session: AdminSession) -> ProbingView:
-    """The probes of adapters' versions: how many wait, what they take of a core, when they will be
-    done."""
+    """Get the progress of the probes of adapter versions: how many are waiting, how much of a CPU
+    core they use, and when they will be done."""
     return await progress(session, state)
 
 
@@ -123,14 +123,16 @@ async def _not_ready(state: AppState, warnings: list[str]) -> str | None:
     for work, why in state.outages.items():
         if work not in NEEDED:
             continue
-        return f"The work '{work}' beside requests has failed and begins anew: {why}"
+        return f"The background task '{work}' has failed and is being restarted: {why}"
     database, redis = await asyncio.gather(
         _away("The database", state.db.ping()), _away("Redis", state.redis.ping())
     )
     if redis is not None:
         left_s = state.limits.away()
         if left_s is not None:
-            warnings.append(f"{redis} Limits are checked without it for {left_s:.0f} s more.")
+            warnings.append(
+                f"{redis} Rate limits are checked without it for another {left_s:.0f} s."
+            )
             redis = None
     return " ".join(answer for answer in (database, redis) if answer is not None) or None
 

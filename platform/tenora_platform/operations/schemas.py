@@ -17,7 +17,7 @@ class Version(BaseModel):
 
 
 class Readiness(BaseModel):
-    """`warnings` tell of what does not keep requests from being served and wants looking at."""
+    """`warnings` lists problems that do not stop requests from being served, but need attention."""
 
     status: Literal["ready", "not_ready"]
     reason: str | None = None
@@ -39,7 +39,7 @@ class ModelView(BaseModel):
 
 
 class TenantPages(BaseModel):
-    """Pages of one tenant (or trust group); `tenant_id` null when no tenant has the namespace."""
+    """Pages of one tenant (or trust group); `tenant_id` is null if no tenant has the namespace."""
 
     tenant_id: str | None
     name: str | None
@@ -49,7 +49,7 @@ class TenantPages(BaseModel):
 
 
 class PoolView(BaseModel):
-    """The kinds of pages add up to `total_pages`. `page_map` has a character a page: `.` free,
+    """The kinds of pages add up to `total_pages`. `page_map` has one character per page: `.` free,
     `L` live KV, `C` cached KV, `A` adapter."""
 
     total_pages: int
@@ -78,8 +78,9 @@ class QueueView(BaseModel):
 
 class ServiceView(BaseModel):
     """How the sequences of a class have been served since the engine started. Attainment is the
-    part of those with a target that met it, null while there is none. They count in the class that
-    was asked for, and wait where they wait now, which a relegated one does in the lowest class."""
+    fraction of sequences with a target that met it; null if there are none. Sequences count in the
+    requested class, but wait in the class where they wait now: the lowest one, for a relegated
+    sequence."""
 
     service_class: str
     finished: int
@@ -90,14 +91,15 @@ class ServiceView(BaseModel):
 
 
 class ClassService(ServiceView):
-    """Of all tenants. `service_gap_tokens` is the largest difference of service over weight between
-    two that wait, null where the scheduler does not go by it."""
+    """Over all tenants. `service_gap_tokens` is the largest difference of service over weight
+    between two waiting tenants; null if the scheduling policy does not use it."""
 
     service_gap_tokens: float | None
 
 
 class TenantService(ServiceView):
-    """Of one tenant; `tenant_id` null stands for all that the metrics do not tell apart."""
+    """The service of one tenant; `tenant_id` null stands for all tenants that the metrics do not
+    tell apart."""
 
     tenant_id: str | None
     name: str | None
@@ -119,8 +121,8 @@ class ReplicaView(BaseModel):
 
 
 class ProcessView(BaseModel):
-    """`outages` names its work that fails, and why; `restarts`, of a supervisor, how often each of
-    its parts died and was started again."""
+    """`outages` maps each failing task to the reason; `restarts` (of a supervisor) says how often
+    each of its processes died and was restarted."""
 
     id: str
     role: Literal["supervisor", "engine", "api", "worker", "all"]

@@ -102,13 +102,15 @@ def told_warnings(state: AppState) -> list[Warning]:
     counted = state.unbilled.counted or presence.unbilled or (0, 0)
     workers = []
     if presence.workers_missing:
-        workers.append(
-            "No worker is running: uploads are not checked, and usage waits to be stored."
-        )
+        workers.append("No worker is running: uploads are not checked, and usage is not stored.")
     for each in presence.others or []:
         if each.role == "worker":
             failing = ", ".join(f"{work} ({why})" for work, why in sorted(each.outages.items()))
-            workers += [f"The worker on {each.host} fails at: {failing}"] if failing else []
+            workers += (
+                [f"Background tasks of the worker on {each.host} are failing: {failing}"]
+                if failing
+                else []
+            )
     return [
         *(Warning("unbilled", text) for text in unbilled_warnings(*counted)),
         *(Warning("books", text) for text in proof_warnings(state.proof.told or presence.proof)),

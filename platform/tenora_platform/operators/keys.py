@@ -52,11 +52,13 @@ class AdminKeys:
         that has ended."""
         if prefix is None:
             if key_id not in self._configured:
-                raise UnauthorizedError("This admin key is not in use any more.")
+                raise UnauthorizedError(
+                    "This admin key has been revoked or has expired; use another key."
+                )
             return AdminContext(key_id=key_id, role="owner")
         row = await session.get(AdminKeyRow, key_id)
         if row is None:
-            raise UnauthorizedError("Incorrect API key provided.")
+            raise UnauthorizedError("Invalid API key.")
         good_until(row, prefix)
         await note_use(session, row)
         return AdminContext(key_id=key_id, key_prefix=prefix, role=row.role)

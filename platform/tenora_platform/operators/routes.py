@@ -32,14 +32,14 @@ Service = Annotated[AdminKeyService, Depends(service_of, scope="function")]
 
 @router.get("", dependencies=[Depends(require_role(*READERS))])
 async def list_admin_keys(service: Service, after: After = None, limit: Limit = 20) -> AdminKeyPage:
-    """Every admin key, without the secrets, newest first; last the one the server is set up with,
-    which cannot be ended here."""
+    """List all admin keys without their secrets, newest first; last the configured one, which
+    cannot be revoked here."""
     return await service.page(after, limit)
 
 
 @router.post("", status_code=201, dependencies=[Depends(require_role("owner"))])
 async def create_admin_key(body: AdminKeyCreate, service: Service) -> NewAdminKey:
-    """A key of one role. Its secret is in this answer and nowhere else."""
+    """Create a key with one role. Its secret is only in this answer."""
     return await service.create(body)
 
 
@@ -47,13 +47,13 @@ async def create_admin_key(body: AdminKeyCreate, service: Service) -> NewAdminKe
 async def rotate_admin_key(
     admin_key_id: str, service: Service, body: Rotation | None = None
 ) -> NewAdminKey:
-    """A new secret for the key, now; the one so far stays good for `overlap_s`, a day if not said,
-    and at 0 not at all."""
+    """Give the key a new secret, effective now. The previous secret stays valid for `overlap_s`
+    (one day by default); with 0 it ends at once."""
     return await service.rotate(admin_key_id, (body or Rotation()).overlap_s)
 
 
 @router.delete("/{admin_key_id}", dependencies=[Depends(require_role("owner"))])
 async def revoke_admin_key(admin_key_id: str, service: Service) -> Deleted:
-    """End a key, at once and everywhere. The last owner's stays."""
+    """Revoke a key, at once and everywhere. The last owner's key cannot be revoked."""
     await service.revoke(admin_key_id)
     return Deleted(id=admin_key_id, object="admin_key")

@@ -17,8 +17,8 @@ class AdminKeyCreate(Body):
 
 
 class AdminKey(IdItem):
-    """`source` configured: the key the server is set up with (TENORA_ADMIN_KEY, else the one made
-    in its data directory). It is an owner's, and ends there and not here."""
+    """`source` configured: the key from the server's configuration (TENORA_ADMIN_KEY, else the one
+    generated in its data directory). It has the role owner, and can only be changed there."""
 
     object: Literal["admin_key"] = "admin_key"
     name: str
@@ -37,6 +37,6 @@ class AdminKeyPage(ListPage[AdminKey]):
 
 
 class NewAdminKey(AdminKey):
-    """The only answers that hold the secret."""
+    """The secret is only in this answer."""
 
     key: str

@@ -87,7 +87,8 @@ class AdminKeyService:
             return
         if row.role == "owner" and not await self._has_other_owner(row):
             raise ConflictError(
-                "No owner's key that does not expire would be left; make another first.",
+                "This is the last owner's key that does not expire. Create another owner's "
+                "key first.",
                 code="last_owner",
             )
         before = told(row)
@@ -107,8 +108,8 @@ class AdminKeyService:
     async def _row(self, key_id: str) -> AdminKeyRow:
         if key_id in self._keys.configured_ids:
             raise ConflictError(
-                "This is the key the server is set up with: TENORA_ADMIN_KEY, or the one in its "
-                "data directory. Change it there and start the server again.",
+                "This admin key comes from the server's configuration (TENORA_ADMIN_KEY, or the "
+                "file in its data directory). Change it there and restart the server.",
                 code="configured_admin_key",
             )
         row = await repository.get_key(self._session, key_id)

@@ -72,7 +72,7 @@ async def from_our_pages(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if of_another_origin(request) or kind != "application/json":
         raise ForbiddenError(
-            "Sign in from our own pages, with a body of the type application/json.",
+            "Sign in from a page of this server, with content-type: application/json.",
             code="foreign_origin",
         )
 
@@ -82,7 +82,7 @@ def provider_of(state: AppState) -> Provider:
     provider = state.provider
     if provider is None:
         raise NotFoundError(
-            "No sign-in provider is set up on this server; sign in with a key.",
+            "This server has no sign-in provider; sign in with a key.",
             code="sign_in_not_set_up",
         )
     return provider
@@ -100,7 +100,7 @@ CurrentSession = Annotated[Current, Depends(current_session)]
 
 @router.get("/methods")
 async def get_methods(state: State) -> SignInMethods:
-    """How one can sign in here, beside by a key."""
+    """List the ways to sign in besides a key."""
     return SignInMethods(oidc=state.settings.oidc_name if state.provider else None)
 
 
@@ -108,13 +108,15 @@ async def get_methods(state: State) -> SignInMethods:
 async def login(
     request: Request,
     state: State,
-    next: Annotated[str, Query(description="The page to come back to", max_length=500)] = "/",
+    next: Annotated[
+        str, Query(description="The path to return to after sign-in", max_length=500)
+    ] = "/",
 ) -> Response:
     """To the provider's sign-in. `next` is a page of ours, such as /usage."""
     try:
         if not is_local(next):
             raise BadRequestError(
-                "next must be a path of this server, such as /usage.", param="next"
+                "next must be a path on this server, such as /usage.", param="next"
             )
         url, kept = await provider_of(state).begin(next)
     except ApiError as error:
@@ -163,8 +165,8 @@ async def _come_back(request: Request, provider: Provider, state: AppState) -> R
 async def sign_in_by_key(
     body: KeySignIn, request: Request, response: Response, state: State
 ) -> SessionView:
-    """Exchange a tenant's API key, or an admin key, for a session: a browser need not keep the
-    key."""
+    """Exchange a tenant's API key or an admin key for a session, so that the browser need not keep
+    the key."""
     auth = state.auth
     admin = await auth.admins.find(body.key)
     if admin is not None:
@@ -183,13 +185,13 @@ async def sign_in_by_key(
 
 @router.get("/session")
 async def get_session(current: CurrentSession, state: State) -> SessionView:
-    """Who is signed in, as what, and the CSRF token that goes beside the cookie."""
+    """Get who is signed in, with which role, and the CSRF token to send with the cookie."""
     return await session_view(state, current.signed, current.token)
 
 
 @router.post("/logout")
 async def logout(current: CurrentSession, state: State, response: Response) -> SignedOut:
-    """End this session, at once and everywhere."""
+    """Sign out: end this session at once and everywhere."""
     async with state.db.admin_session() as session:
         await state.auth.sessions.end(session, current.signed, current.signed.id)
         await _note_end(state, session, current.signed, current.signed.id)
@@ -200,7 +202,7 @@ async def logout(current: CurrentSession, state: State, response: Response) -> S
 
 @router.get("/sessions")
 async def list_sessions(current: CurrentSession, state: State) -> SessionList:
-    """Where else the same person, or the same key, is signed in; newest first."""
+    """List the other sessions of the same person or key, newest first."""
     async with state.db.admin_session() as session:
         rows = await state.auth.sessions.list_own(session, current.signed)
     columns = ("id", "address", "user_agent", "created_at", "last_used_at", "expires_at")
@@ -217,10 +219,10 @@ async def list_sessions(current: CurrentSession, state: State) -> SessionList:
 
 @router.delete("/sessions/{session_id}")
 async def end_session(session_id: str, current: CurrentSession, state: State) -> Deleted:
-    """End one of them, at once and everywhere."""
+    """End one of these sessions, at once and everywhere."""
     async with state.db.admin_session() as session:
         if not await state.auth.sessions.end(session, current.signed, session_id):
-            raise NotFoundError(f"There is no session {session_id!r} of yours.")
+            raise NotFoundError(f"You have no session {session_id!r}.")
         await _note_end(state, session, current.signed, session_id)
         await state.auth.commit_change(session)
     return Deleted(id=session_id, object="session")
@@ -235,11 +237,11 @@ async def look_at_invitation(body: InvitationToken, state: State) -> Invited:
 
 @router.post("/invitations/accept")
 async def accept_invitation(body: InvitationToken, current: CurrentSession, state: State) -> Joined:
-    """Join where the link's token leads."""
+    """Accept an invitation, by the token in its link."""
     person_id = current.signed.person_id
     if person_id is None:
         raise ForbiddenError(
-            "An invitation is for a person: sign in by the provider, not with a key.",
+            "Only a person can accept an invitation: sign in with the provider, not with a key.",
             code="person_required",
         )
     async with state.db.admin_session() as session:

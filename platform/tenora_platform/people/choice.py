@@ -17,7 +17,7 @@ def chosen_tenant(signed: SignedIn, wanted: str | None) -> tuple[str, MemberRole
     where they must say which."""
     if signed.admin_key_id is not None:
         raise ForbiddenError(
-            "This session is of the admin key; /v1 routes need a tenant's.",
+            "This session belongs to an admin key, but /v1 routes need a tenant's session.",
             code="admin_key_not_allowed",
         )
     if signed.api_key_tenant is not None:
@@ -26,19 +26,19 @@ def chosen_tenant(signed: SignedIn, wanted: str | None) -> tuple[str, MemberRole
     if wanted is not None:
         if wanted not in roles:
             raise ForbiddenError(
-                "You do not belong to the tenant that x-tenora-tenant names.", code="not_a_member"
+                "You are not a member of the tenant in x-tenora-tenant.", code="not_a_member"
             )
         return wanted, cast(MemberRole, roles[wanted])
     if not roles:
         raise ForbiddenError(
-            f"You are signed in as {signed.who}, but belong to no tenant. Ask one of its owners, "
-            "or the operator of this server, for an invitation.",
+            f"You are signed in as {signed.who}, but you are not a member of any tenant. Ask a "
+            "tenant's owner, or the operator of this server, for an invitation.",
             code="no_membership",
         )
     if len(roles) > 1:
         raise BadRequestError(
-            "You belong to several tenants; say which by the header x-tenora-tenant. "
-            "GET /auth/session names them.",
+            "You are a member of several tenants. Name one in the header x-tenora-tenant; GET "
+            "/auth/session lists them.",
             code="tenant_required",
         )
     ((tenant_id, role),) = roles.items()
@@ -52,11 +52,12 @@ def operator_role(signed: SignedIn) -> Role:
             return cast(Role, member.role)
     if signed.api_key_id is not None:
         raise ForbiddenError(
-            "This session is of a tenant's API key; /admin routes need the admin key's.",
+            "This session belongs to a tenant's API key, but /admin routes need an "
+            "operator's session.",
             code="admin_key_required",
         )
     raise ForbiddenError(
-        f"You are signed in as {signed.who}, who is none of the operator's people. Ask one of its "
-        "owners for an invitation.",
+        f"You are signed in as {signed.who}, but you are not one of the operator's people. Ask "
+        "one of their owners for an invitation.",
         code="no_membership",
     )

@@ -35,8 +35,8 @@ def require_csrf(request: Request, sessions: Sessions, token: str) -> None:
     """Raises ForbiddenError."""
     if not sessions.is_csrf_token(token, request.headers.get(CSRF_HEADER, "")):
         raise ForbiddenError(
-            f"A request by a session's cookie needs the header {CSRF_HEADER}, with the csrf_token "
-            "that GET /auth/session gives.",
+            f"A request with a session cookie needs the header {CSRF_HEADER}, set to the "
+            "csrf_token from GET /auth/session.",
             code="invalid_csrf_token",
         )
 

@@ -114,7 +114,7 @@ class Provider:
         async with self._client() as client:
             metadata = await self._read_metadata(client)
             if answer.get("iss", metadata["issuer"]) != metadata["issuer"]:
-                raise _refused("the answer is of another provider")  # RFC 9207
+                raise _refused("the answer came from another provider")  # RFC 9207
             token = await self._redeem(client, metadata, answer.get("code", ""), flow)
             claims = await self._verified(client, metadata, token, flow.nonce)
             said = await self._userinfo(client, metadata, claims)
@@ -220,7 +220,7 @@ class Provider:
             return {}
         said = await _get(client, metadata["userinfo_endpoint"], withhold_token=False)
         if said.get("sub") != claims["sub"]:
-            raise _refused("the provider's userinfo is somebody else's")
+            raise _refused("the provider's userinfo belongs to another person")
         return said
 
 
@@ -247,7 +247,7 @@ async def _get(client: Any, url: str, *, withhold_token: bool = True) -> dict[st
     except (httpx2.HTTPError, ValueError) as error:
         raise _unavailable(type(error).__name__) from None
     if not isinstance(found, dict):
-        raise _unavailable("its answer is no JSON object")
+        raise _unavailable("its answer is not a JSON object")
     return found
 
 
@@ -266,19 +266,19 @@ def _identity(issuer: str, claims: Mapping[str, Any], said: Mapping[str, Any]) -
 
 def _not_ours() -> ApiError:
     return BadRequestError(
-        "This is not the answer to a sign-in that was begun in this browser within the last ten "
-        "minutes. Begin again.",
+        "This does not belong to a sign-in started in this browser within the last ten minutes. "
+        "Start again.",
         code="sign_in_not_begun",
     )
 
 
 def _refused(why: str) -> ApiError:
     _log.warning("sign-in refused", reason=why)
-    return UnauthorizedError(f"You could not be signed in: {why}.", code="sign_in_refused")
+    return UnauthorizedError(f"Sign-in failed: {why}.", code="sign_in_refused")
 
 
 def _unavailable(why: str) -> ApiError:
-    _log.error("sign-in provider not usable", reason=why)
+    _log.error("sign-in provider not available", reason=why)
     return UnavailableError(
-        f"The sign-in provider cannot be used now: {why}.", code="sign_in_unavailable"
+        f"The sign-in provider is not available: {why}.", code="sign_in_unavailable"
     )

@@ -84,7 +84,8 @@ OfOperator = Annotated[MemberService, Depends(operators_members, scope="function
 
 @own.get("/people")
 async def list_people(members: Own, after: After = None, limit: Limit = 20) -> MemberPage:
-    """Who belongs to this tenant. Of all routes here: an owner's, signed in; no key's."""
+    """List the people of this tenant. All routes for people need a signed-in owner; API keys cannot
+    use them."""
     return MemberPage.of(await members.page(after, limit), limit)
 
 
@@ -97,7 +98,7 @@ async def change_person(
     session: TenantSession,
     state: State,
 ) -> MemberOut:
-    """Give them another role, in force for the next request. The last owner stays one."""
+    """Change a person's role, effective with the next request. The last owner stays an owner."""
     return await _changed(state, session, await members.change(person_id, body.role))
 
 
@@ -105,14 +106,15 @@ async def change_person(
 async def remove_person(
     person_id: str, members: Own, tenant: PeopleTenant, session: TenantSession, state: State
 ) -> Deleted:
-    """Take them out, at once and everywhere; what they run ends. The last owner stays."""
+    """Remove a person, at once and everywhere; their requests in flight end. The last owner cannot
+    be removed."""
     await members.remove(person_id)
     return await _removed(state, session, tenant.tenant_id, person_id)
 
 
 @own.post("/invitations", status_code=201)
 async def invite(body: InvitationCreate, members: Own) -> NewInvitation:
-    """A link by which one person joins with this role. It is in this answer and nowhere else."""
+    """Create a link with which one person joins with this role. It is only in this answer."""
     return await members.invite(body)
 
 
@@ -175,7 +177,7 @@ async def withdraw_tenants_invitation(invitation_id: str, members: OfTenant) -> 
 async def list_operators_people(
     members: OfOperator, after: After = None, limit: Limit = 20
 ) -> MemberPage:
-    """The operator's own people."""
+    """List the operator's people."""
     return MemberPage.of(await members.page(after, limit), limit)
 
 
@@ -197,7 +199,7 @@ async def remove_operators_person(
 
 @operator.post("/invitations", status_code=201, dependencies=OWNERS)
 async def invite_operator(body: OperatorInvitationCreate, members: OfOperator) -> NewInvitation:
-    """A link by which one person joins the operator's people."""
+    """Create a link with which one person joins the operator's people."""
     return await members.invite(body)
 
 

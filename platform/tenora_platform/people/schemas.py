@@ -37,7 +37,8 @@ class OperatorChange(Body):
 
 
 class _InvitationBody(Body):
-    """`email`: only who signs in with it, verified, may accept; anybody with the link if absent."""
+    """With `email`, only a person who signs in with that verified address can accept; without it,
+    anybody who has the link."""
 
     email: Email | None = None
     expires_in_s: Lasts = 7 * DAY_S
@@ -52,7 +53,8 @@ class OperatorInvitationCreate(_InvitationBody):
 
 
 class MemberOut(IdItem):
-    """Somebody who belongs to the tenant, or to the operator's people. `id` is the person's."""
+    """A person who is a member of the tenant, or one of the operator's people. `id` is the
+    person's."""
 
     object: Literal["person"] = "person"
     email: str | None
@@ -83,7 +85,7 @@ class InvitationPage(ListPage[Invitation]):
 
 
 class NewInvitation(Invitation):
-    """The only answer that holds the link; who opens it and signs in has joined."""
+    """The link is only in this answer; who opens it and signs in becomes a member."""
 
     link: str
 
@@ -116,7 +118,8 @@ class SessionKey(Item):
 
 
 class SessionTenant(Item):
-    """`role` null: by a key. `reads`: of what kind one may see, `scopes`: change and use."""
+    """`role` is null for a session of a key. `reads` lists what may be read, `scopes` what may be
+    changed and used."""
 
     id: str
     name: str
@@ -127,8 +130,8 @@ class SessionTenant(Item):
 
 
 class SessionView(Item):
-    """Who is signed in, and as what. `csrf_token` goes into the header x-csrf-token of every
-    request that is no GET; `x-tenora-tenant` says which tenant is meant where there are several."""
+    """Who is signed in, and with which role. Send `csrf_token` in the header x-csrf-token of every
+    request except GET; `x-tenora-tenant` selects the tenant if there are several."""
 
     object: Literal["session"] = "session"
     id: str
@@ -158,7 +161,7 @@ class SessionList(Item):
 
 
 class SignedOut(Item):
-    """`provider_url`: where the provider's own session can be ended."""
+    """`provider_url` is where to end the provider's own session."""
 
     object: Literal["signed_out"] = "signed_out"
     provider_url: str | None

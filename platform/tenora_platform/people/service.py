@@ -117,7 +117,7 @@ class MemberService:
             raise NotFoundError(f"There is no invitation {invitation_id!r}.")
         if row.used_at is not None:
             raise ConflictError(
-                "This invitation has been used; take the person out instead.",
+                "This invitation has already been accepted; remove the person instead.",
                 code="invitation_used",
             )
         await self._session.delete(row)
@@ -137,7 +137,7 @@ class MemberService:
         others = await repository.has_other_owner(self._session, self._tenant_id, member.person_id)
         if not others and not (self._has_owner and await self._has_owner()):
             raise ConflictError(
-                "No owner would be left; make somebody else an owner first.", code="last_owner"
+                "This is the last owner. Make somebody else an owner first.", code="last_owner"
             )
 
     async def _note(
@@ -174,7 +174,7 @@ async def _open_invitation(
     row = await repository.invitation_of_hash(session, hash_of(secret, token))
     if row is None or row.used_at is not None or row.expires_at <= datetime.now(UTC):
         raise BadRequestError(
-            "This invitation was used, withdrawn or has expired. Ask for another.",
+            "This invitation has been used or withdrawn, or has expired. Ask for a new one.",
             code="invitation_over",
             param="token",
         )
@@ -196,7 +196,7 @@ async def accept(
         )
     if await repository.get_member(session, row.tenant_id, person_id) is not None:
         raise ConflictError(
-            "You belong there already; an owner can change your role.", code="already_member"
+            "You are already a member. An owner can change your role.", code="already_member"
         )
     row.used_at, row.used_by = datetime.now(UTC), person_id
     await join(session, audit, person, row.tenant_id, row.role, invitation=row.id)

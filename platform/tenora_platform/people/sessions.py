@@ -204,4 +204,4 @@ def _same_whose(signed: SignedIn) -> tuple[ColumnElement[bool], ...]:
 
 
 def _over() -> UnauthorizedError:
-    return UnauthorizedError("Your session is over. Sign in again.", code="session_over")
+    return UnauthorizedError("Your session has ended. Sign in again.", code="session_over")

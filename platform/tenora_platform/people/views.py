@@ -24,7 +24,7 @@ async def session_view(state: AppState, signed: SignedIn, token: str) -> Session
     async with state.db.admin_session() as session:
         row = await session.get(SessionRow, signed.id)
         if row is None:
-            raise UnauthorizedError("Your session is over. Sign in again.", code="session_over")
+            raise UnauthorizedError("Your session has ended. Sign in again.", code="session_over")
         kind: Literal["person", "api_key", "admin_key"] = "person"
         role: Role | None = None
         key: SessionKey | None = None

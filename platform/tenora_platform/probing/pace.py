@@ -198,7 +198,7 @@ class Pace:
         try:
             return await command
         except (RedisError, OSError):
-            _log.warning("the pace of probes is kept by this process alone: Redis is away")
+            _log.warning("Redis does not answer; this process paces its probes on its own")
             return None
 
 

@@ -40,12 +40,12 @@ def summary(enabled: bool, waiting: int, said: Told | None, done_in_s: float | N
     if not enabled:
         return "Probes are turned off (TENORA_PROBE_ADAPTERS)."
     if not waiting:
-        return "No adapter waits to be probed."
+        return "No adapter is waiting for a probe."
     many = f"{waiting} versions wait" if waiting > 1 else "One version waits"
     if said is None:
-        return f"{many} to be probed; no worker probes yet."
+        return f"{many} to be probed; no worker is probing yet."
     pace = f"{said.share:.0%} of a core used"
-    pace += f", {SHARE:.0%} at most while requests are served" if said.is_paced else ""
+    pace += f" (at most {SHARE:.0%} while requests are served)" if said.is_paced else ""
     when = "" if done_in_s is None else f"; done in about {_lasting(done_in_s)}"
     return f"{many} to be probed; {pace}{when}."
 

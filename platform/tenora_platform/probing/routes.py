@@ -20,14 +20,15 @@ AdapterTenant = Annotated[TenantContext, Depends(require_scope("adapters"))]
 async def get_adapter_report(
     name: str, version: int, state: State, tenant: AdapterTenant
 ) -> AdapterReport:
-    """Does it do anything? Rank and norms by layer, answers beside the base model's, how far the
-    two are apart, memory, load times, and what a month of storing it costs."""
+    """Get the report of a version: its effect (answers beside the base model's, and how far their
+    distributions are apart), rank and norms by layer, memory, load times, and the monthly cost of
+    storing it."""
     return await Probes(state, tenant).report(name, version)
 
 
 @router.get("/v1/adapters/{name}/probe_prompts")
 async def get_probe_prompts(name: str, state: State, tenant: AdapterTenant) -> ProbePromptsView:
-    """What the adapter's versions are asked for their report."""
+    """Get the prompts that the adapter's versions are probed with."""
     return await Probes(state, tenant).prompts(name)
 
 
@@ -35,6 +36,6 @@ async def get_probe_prompts(name: str, state: State, tenant: AdapterTenant) -> P
 async def put_probe_prompts(
     name: str, body: ProbePrompts, state: State, tenant: AdapterTenant
 ) -> ProbePromptsView:
-    """Up to 16 prompts of your own, asked as a user's message; none: those of every adapter. The
-    newest active version is asked again, at most every ten minutes."""
+    """Set up to 16 probe prompts of your own, sent as a user's message; an empty list restores the
+    default ones. The newest active version is probed again, at most every ten minutes."""
     return await Probes(state, tenant).put_prompts(name, body.prompts)

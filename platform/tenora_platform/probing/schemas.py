@@ -21,7 +21,8 @@ ProbePrompt = Annotated[
 
 
 class ProbePrompts(Body):
-    """PUT body: what versions of this adapter are asked. An empty list: what every adapter is."""
+    """PUT body: the probe prompts for versions of this adapter. An empty list: the default
+    prompts."""
 
     prompts: list[ProbePrompt] = Field(max_length=PROMPTS_MAX)
 
@@ -34,9 +35,9 @@ class ProbePromptsView(BaseModel):
 
 
 class Sample(BaseModel):
-    """One prompt, what the base model and the version answer to it (greedy), and how far their
-    next-token distributions are apart at each of the first tokens of the base's answer: a lower
-    bound in nats of KL(base || version)."""
+    """One prompt, the greedy answers of the base model and of the version, and how far their
+    next-token distributions are apart at each of the first tokens of the base model's answer: a
+    lower bound in nats of KL(base || version)."""
 
     prompt: str
     base_answer: str
@@ -54,9 +55,9 @@ def plain(amount: Decimal) -> str:
 
 
 class Load(BaseModel):
-    """Milliseconds of a load from the tier. `measured`: this version's own, `at` then. `predicted`:
-    the mean of the `loads` of adapters of any size that this engine has had from there; null where
-    it has had none."""
+    """Load time from a tier, in milliseconds. `measured`: this version's own, taken at `at`.
+    `predicted`: the mean over the `loads` of adapters of any size that this engine has loaded from
+    there; null if there were none."""
 
     tier: Tier
     ms: float | None
@@ -65,7 +66,7 @@ class Load(BaseModel):
 
 
 class Footprint(BaseModel):
-    """What it takes of the page arena while it is on the device."""
+    """The part of the page arena that it uses while it is on the device."""
 
     pages: int
     page_bytes: int
@@ -76,7 +77,7 @@ class Footprint(BaseModel):
 
 
 class Findings(BaseModel):
-    """What a version was found to do when it was asked, and what its loading took."""
+    """What the probe of a version found, and what loading it took."""
 
     base_model: str
     source: Literal["built_in", "tenant"]
@@ -88,8 +89,8 @@ class Findings(BaseModel):
 
 
 class StorageCost(BaseModel):
-    """Of 30 days in the object store, by the list in force now for this adapter: bytes x 720 h,
-    from the first unit of the month on where the list has tiers."""
+    """The cost of 30 days in the object store, by the price list in force now for this adapter:
+    bytes x 720 h, starting in the first tier of the month."""
 
     bytes: int
     kb_hours: int
@@ -99,8 +100,8 @@ class StorageCost(BaseModel):
 
 
 class AdapterReport(BaseModel):
-    """What one version is and does. `probe` says how far the asking has come; `findings` are null
-    until it has been asked once, `storage` where no list has a price for it."""
+    """What one version is and does. `probe` is the progress of its probe; `findings` is null until
+    it has been probed once, `storage` if no price list has a price for it."""
 
     object: Literal["adapter.report"] = "adapter.report"
     name: str
@@ -116,9 +117,10 @@ class AdapterReport(BaseModel):
 
 
 class ProbingView(BaseModel):
-    """How far the probes of adapters are, and what they take. `share` is of one core's time in the
-    last minutes; `most_share` its limit, null while nobody else is served. `done_in_s` is a guess
-    from the versions that were asked, null before the first. `summary` says it in a line."""
+    """Progress of the probes of adapters, and what they use. `share` is the fraction of one CPU
+    core used in the last minutes; `most_share` its limit, null while no requests are served.
+    `done_in_s` is an estimate from the versions probed so far, null before the first. `summary` is
+    one line of text."""
 
     object: Literal["probing"] = "probing"
     enabled: bool

@@ -58,4 +58,4 @@ async def _tell(state: AppState, version_id: str) -> None:
             await warn(session, version_id)
     except SQLAlchemyError as error:  # no request fails by it
         state.sick_versions.discard(version_id)
-        _log.warning("report not written", version=version_id, reason=type(error).__name__)
+        _log.warning("report not stored", version=version_id, reason=type(error).__name__)

@@ -75,7 +75,7 @@ class Prober:
                 raise  # it is not the version's fault
             except Exception as error:
                 # A version that breaks us must not stand before all others.
-                _log.exception("version not probed", version=due[0].id)
+                _log.exception("version could not be probed", version=due[0].id)
                 await self._failed(due, f"{type(error).__name__} in the server")
             else:
                 await self._keep(due, findings)
@@ -139,7 +139,7 @@ class Prober:
         if self._pace is not None:
             await self._pace.end(is_whole=False)
         is_last = is_sick or attempts + 1 >= ATTEMPTS_MAX
-        _log.warning("version not probed", adapter=name, version=version.id, reason=error)
+        _log.warning("version could not be probed", adapter=name, version=version.id, reason=error)
         async with self._state.db.admin_session() as session:
             await repository.put_probe(
                 session,
@@ -189,10 +189,11 @@ async def _warn(session: AsyncSession, version: AdapterVersionRow, findings: Fin
             Problem(
                 field="weights",
                 code=NO_EFFECT,
-                message=f"asked {len(findings.samples)} prompts, this version answered each of "
-                "them exactly as the base model, and its next-token distributions were nowhere "
-                f"further apart than {findings.kl_max:.1g} nats (below {KL_NOISE:g} is rounding). "
-                "Is it the checkpoint that you meant? PUT probe_prompts asks prompts of your own",
+                message=f"on {len(findings.samples)} prompts, this version gave exactly the same "
+                "answers as the base model, and its next-token distributions differed by "
+                f"at most {findings.kl_max:.1g} nats (below {KL_NOISE:g} is rounding). Is "
+                "it the right checkpoint? Use PUT probe_prompts to test it with prompts "
+                "of your own",
             )
         )
     row.report = report.model_dump(mode="json")

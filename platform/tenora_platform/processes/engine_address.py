@@ -23,8 +23,9 @@ def engine_address(settings: Settings) -> EngineAddress:
     is_known = settings.secret is not None or (settings.data_dir / "secret").exists()
     if endpoint.startswith("tcp://") and not is_known:
         raise CliError(
-            f"An engine at {endpoint} is reached under CURVE, whose keys follow from the secret.",
-            "Set TENORA_SECRET to the installation's, the same for all its parts.",
+            f"The connection to an engine at {endpoint} is encrypted with CURVE, whose keys "
+            "are derived from the server secret.",
+            "Set TENORA_SECRET to the installation's secret, the same for all its processes.",
         )
     return address_of(endpoint, settings.server_secret())
 
@@ -47,7 +48,8 @@ def default_endpoint(data_dir: Path) -> str:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise CliError(
-            f"{folder} is not a folder of this user alone, so the engine's socket cannot be there.",
+            f"{folder} must belong to this user alone, because the engine's socket is "
+            "created in it.",
             "Remove it, or choose another --data-dir.",
         )
     return f"ipc://{path}"

@@ -86,7 +86,7 @@ class Owner:
         line = bytearray()
         while not line.endswith(b"\n"):
             if not (byte := os.read(0, 1)):  # nothing after the line may be taken: see `when_gone`
-                raise SystemExit("tenora: this is a part that `tenora serve` starts")
+                raise SystemExit("tenora: this process can only be started by `tenora serve`")
             line += byte
         handover = Handover.from_line(bytes(line))
         configure_logging(handover.settings.log_level)
@@ -104,7 +104,7 @@ class Owner:
         def wait() -> None:
             while os.read(0, 4096):
                 continue
-            _log.warning("the owner of this process is gone, and it ends")
+            _log.warning("the parent process has ended; this process ends too")
             stop()
             time.sleep(give_up_s + _LAST_WORDS_S)
             os._exit(1)

@@ -80,7 +80,11 @@ class HeldProcess:
         except TimeoutError:
             works = False
         if not works:
-            _log.error("no fresh process, the old one stays", process=self.name, pid=self.pid)
+            _log.error(
+                "no new process could be started; the old one continues",
+                process=self.name,
+                pid=self.pid,
+            )
             await self._end(fresh)
             return False
         old, self._child, self._turn = self._child, fresh, turn
@@ -113,7 +117,7 @@ class HeldProcess:
                 if self._child is not child:
                     continue  # it was replaced
                 _log.error(
-                    "process died and is started again",
+                    "process died and is being restarted",
                     process=self.name,
                     pid=child.pid,
                     how=how_ended(status),
@@ -126,9 +130,9 @@ class HeldProcess:
             try:
                 self._child = await self._spawn(self._turn)
             except OSError as error:
-                _log.error("process does not start", process=self.name, reason=str(error))
+                _log.error("process cannot be started", process=self.name, reason=str(error))
             else:
-                _log.warning("process started again", process=self.name, pid=self._child.pid)
+                _log.warning("process restarted", process=self.name, pid=self._child.pid)
 
     async def _end(self, child: asyncio.subprocess.Process) -> None:
         if child.returncode is None:
@@ -138,7 +142,7 @@ class HeldProcess:
                 async with asyncio.timeout(self._stop_s):
                     await child.wait()
             except TimeoutError:
-                _log.error("process did not end in time and is killed", process=self.name)
+                _log.error("process did not stop in time and is killed", process=self.name)
                 child.kill()
                 await child.wait()
         if child.stdin is not None:

@@ -26,6 +26,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise CliError(
             f"Cannot listen on {host}:{port}: {error.strerror or error}.",
-            "Is another server, perhaps another Tenora, running there? Choose another --port.",
+            "Another server, perhaps another Tenora, may be using it. Choose another --port.",
         ) from error
     return listener

@@ -129,7 +129,7 @@ class Presence:
                 self._note(_processes(await self._run(record.id, msgspec.json.encode(record))))
         except RedisError as error:
             if self.others is not None:
-                _log.warning("presence not told", reason=str(error))
+                _log.warning("process could not be announced in Redis", reason=str(error))
             self.others = None
 
     def _note(self, others: list[Process]) -> None:

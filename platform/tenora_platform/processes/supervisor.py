@@ -96,7 +96,7 @@ class Supervisor:
 
     async def _replace(self) -> None:
         """All but the engine, one by one: what the disk holds now serves from then on."""
-        _log.info("processes are replaced one by one; the engine stays")
+        _log.info("replacing processes one by one; the engine keeps running")
         for part in (*self._apis, *self._workers):
             await part.replace()
         _log.info("processes replaced")

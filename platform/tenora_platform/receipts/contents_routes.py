@@ -24,7 +24,7 @@ KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 
 @router.get("/settings")
 async def get_settings(session: TenantSession, tenant: CurrentTenant) -> TenantSettings:
-    """What the tenant has chosen for itself."""
+    """Get the tenant's own settings."""
     row = await repository.settings_of(session, tenant.tenant_id)
     return TenantSettings(**_values(row))
 
@@ -33,10 +33,11 @@ async def get_settings(session: TenantSession, tenant: CurrentTenant) -> TenantS
 async def change_settings(
     body: TenantSettingsChange, session: TenantSession, state: State, tenant: KeysTenant
 ) -> TenantSettings:
-    """`keep_contents_days` has prompts and answers kept for so many days (also what is kept
-    already, if that was longer), null no more of them; what is kept goes when its days are over, or
-    now with `delete_kept_contents`. `draft_from_answers` lets its answers draft its own later ones,
-    which come sooner where they repeat them and are the same. Needs the scope `keys`."""
+    """Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
+    (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
+    are deleted when their time is over, or now with `delete_kept_contents`. `draft_from_answers`:
+    use this tenant's answers as drafts for its later ones (speculative decoding); answers that
+    repeat earlier ones come sooner, and are the same. Needs the scope `keys`."""
     before = _values(await repository.settings_of(session, tenant.tenant_id))
     chosen = {name: getattr(body, name) for name in before if name in body.model_fields_set}
     if chosen:
@@ -72,15 +73,15 @@ def _values(row: TenantSettingsRow | None) -> dict[str, Any]:
 async def get_contents(
     request_id: str, session: TenantSession, state: State, tenant: KeysTenant
 ) -> Contents:
-    """Prompts and answers of one request, by the answer's id or the x-request-id, if they were
-    kept. Needs the scope `keys`."""
+    """Get the prompts and answers of one request, by the answer's id or the x-request-id, if they
+    were kept. Needs the scope `keys`."""
     row = await repository.kept(session, await _answers_id(session, request_id, tenant))
     if row is None:
         raise _none_kept(request_id)
     found = state.contents.seal.open(tenant.tenant_id, row.request_id, row.sealed)
     if found is None:
         raise NotFoundError(
-            "These contents cannot be read any more: the server's secret was changed since.",
+            "These contents can no longer be read, because the server's secret has changed.",
             code="contents_unreadable",
         )
     return Contents(
@@ -92,7 +93,7 @@ async def get_contents(
 async def delete_contents(
     request_id: str, session: TenantSession, state: State, tenant: KeysTenant
 ) -> Deleted:
-    """Forget what was kept of one request, now."""
+    """Delete the kept contents of one request, now."""
     answers_id = await _answers_id(session, request_id, tenant)
     if not await repository.forget(session, answers_id):
         raise _none_kept(request_id)
@@ -114,4 +115,4 @@ async def _answers_id(session: AsyncSession, name: str, tenant: TenantContext) -
 
 
 def _none_kept(request_id: str) -> NotFoundError:
-    return NotFoundError(f"No contents are kept of a request {request_id[:80]!r}.")
+    return NotFoundError(f"No contents are stored for the request {request_id[:80]!r}.")

@@ -67,8 +67,8 @@ def verify(text: bytes, keys: Mapping[str, Ed25519PublicKey]) -> dict[str, Any]:
     key = keys.get(signature["kid"])
     if key is None:
         raise UnknownKeyError(
-            f"it is signed by the key {_shown(signature['kid'])}, which is not among the "
-            f"{len(keys)} keys given"
+            f"it is signed with the key {_shown(signature['kid'])}, which is not among the "
+            f"{len(keys)} given keys"
         )
     claimed = {name: part for name, part in signature.items() if name != "value"}
     try:
@@ -79,7 +79,7 @@ def verify(text: bytes, keys: Mapping[str, Ed25519PublicKey]) -> dict[str, Any]:
         if changed:
             raise ChangedError(changed) from error
         raise WrongSignatureError(
-            f"its signature is not that of the key {_shown(signature['kid'])}"
+            f"its signature does not match the key {_shown(signature['kid'])}"
         ) from error
     return document
 
@@ -87,26 +87,30 @@ def verify(text: bytes, keys: Mapping[str, Ed25519PublicKey]) -> dict[str, Any]:
 def _read(text: bytes) -> dict[str, Any]:
     """Raises NotAReceiptError."""
     if len(text) > BYTES_MAX:
-        raise NotAReceiptError(f"it has more than {BYTES_MAX} bytes")
+        raise NotAReceiptError(f"it is larger than {BYTES_MAX} bytes")
     try:
         document = json.loads(text, object_pairs_hook=_once)
         rfc8785.dumps(document)
     except (ValueError, RecursionError) as error:
-        raise NotAReceiptError(f"it is not JSON as receipts are: {error}") from error
+        raise NotAReceiptError(f"it is not valid JSON: {error}") from error
     if not isinstance(document, dict) or document.get("object") != OBJECT:
-        raise NotAReceiptError(f'it is no JSON object with "object": "{OBJECT}"')
+        raise NotAReceiptError(f'it is not a JSON object with "object": "{OBJECT}"')
     version = document.get("version")
     if version != VERSION or isinstance(version, bool):
-        raise NotAReceiptError(f"it is of a version that is not known here: {_shown(version)}")
+        raise NotAReceiptError(
+            f"it has the version {_shown(version)}, which this Tenora does not know"
+        )
     signature = document.get("signature")
     if (
         not isinstance(signature, dict)
         or set(signature) != set(_SIGNATURE)
         or not all(isinstance(signature[name], kind) for name, kind in _SIGNATURE.items())
     ):
-        raise NotAReceiptError("it has no signature as receipts have them")
+        raise NotAReceiptError("its signature is missing or malformed")
     if signature["alg"] != ALGORITHM:
-        raise NotAReceiptError(f"it is signed by {_shown(signature['alg'])}, not by {ALGORITHM}")
+        raise NotAReceiptError(
+            f"it is signed with {_shown(signature['alg'])}, not with {ALGORITHM}"
+        )
     return document
 
 
@@ -114,7 +118,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose names occur once: of two of a name a reader may see the other one."""
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError("a name occurs twice in one object")
+        raise ValueError("a name appears twice in one object")
     return made
 
 

@@ -61,7 +61,7 @@ class ContentsKeeper:
         size = transcript.bytes
         if self._bytes + size > WAITING_BYTES_MAX:
             self._metrics.contents_lost.labels("full").inc()
-            _log.warning("contents not kept: too much waits", waiting_bytes=self._bytes)
+            _log.warning("contents not stored: too many are waiting", waiting_bytes=self._bytes)
             return
         self._waiting.append(_Kept(request_id, transcript, size))
         self._bytes += size
@@ -74,7 +74,9 @@ class ContentsKeeper:
             try:
                 await self._store_waiting()
             except (SQLAlchemyError, OSError) as error:
-                _log.warning("contents wait", reason=plain_reason(error), retry_s=_RETRY_S)
+                _log.warning(
+                    "contents are stored later", reason=plain_reason(error), retry_s=_RETRY_S
+                )
                 await asyncio.sleep(_RETRY_S)
 
     async def finish(self) -> None:

@@ -22,7 +22,7 @@ _KEPT_S = 30  # by others: less than a new key is published before it signs
 
 @router.get(KEYS_PATH)
 async def get_keys(state: State, response: Response) -> JsonWebKeySet:
-    """The public keys of receipts, newest first, for anybody: of now and of before."""
+    """List the public keys of receipts, current and previous, newest first. No key is needed."""
     published = await state.signing_keys.published()
     response.headers["cache-control"] = f"public, max-age={_KEPT_S}"
     response.headers["access-control-allow-origin"] = "*"
@@ -31,7 +31,7 @@ async def get_keys(state: State, response: Response) -> JsonWebKeySet:
 
 @router.get("/admin/v1/signing_keys", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def list_signing_keys(session: AdminSession) -> SigningKeyList:
-    """Newest first, without those that were revoked."""
+    """List signing keys, newest first, without revoked ones."""
     return SigningKeyList(data=[_view(row) for row in await list_keys(session)])
 
 
@@ -41,7 +41,8 @@ async def list_signing_keys(session: AdminSession) -> SigningKeyList:
 async def rotate_signing_key(
     state: State, session: AdminSession, admin: CurrentAdmin
 ) -> SigningKey:
-    """A new key. It is published at once and signs in a minute; the one so far stays published."""
+    """Create a new signing key. It is published at once and signs after a minute; the previous one
+    stays published."""
     row = await state.signing_keys.rotate(session)
     await state.audit.append(
         session,
@@ -57,8 +58,8 @@ async def rotate_signing_key(
 async def revoke_signing_key(
     kid: str, state: State, session: AdminSession, admin: CurrentAdmin
 ) -> Deleted:
-    """Take back a key that somebody else may have: receipts that it signed do not verify any more
-    and are to be fetched again. 409 `last_signing_key` for the only one that can sign."""
+    """Revoke a key that somebody else may have. Receipts that it signed no longer verify and must
+    be fetched again. 409 `last_signing_key` for the only key that can sign."""
     row = await state.signing_keys.revoke(session, kid)
     await state.audit.append(
         session, actor=admin.actor, action="signing_key.revoke", target=row.kid

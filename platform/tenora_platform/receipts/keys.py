@@ -33,7 +33,7 @@ def decode(text: str) -> bytes:
     except (UnicodeEncodeError, binascii.Error) as error:
         raise ValueError("not base64url") from error
     if encode(raw) != text:
-        raise ValueError("not base64url in its only form")
+        raise ValueError("not base64url in canonical form")
     return raw
 
 
@@ -64,7 +64,7 @@ def read_key_set(found: Any) -> dict[str, Ed25519PublicKey]:
     """The Ed25519 keys of a set, by id; of other kinds are left out. Raises KeysError."""
     keys = found.get("keys") if isinstance(found, Mapping) else None
     if not isinstance(keys, list):
-        raise KeysError('it is no set of keys: {"keys": [...]}')
+        raise KeysError('it is not a set of keys: {"keys": [...]}')
     read: dict[str, Ed25519PublicKey] = {}
     for key in keys:
         if not isinstance(key, Mapping) or (key.get("kty"), key.get("crv")) != ("OKP", "Ed25519"):

@@ -134,15 +134,15 @@ def _rating(event: Event, prices: Mapping[int, PriceList]) -> Rating | None:
     else:
         price = prices.get(row.price_version_no)
         if price is None:
-            raise BooksDisagreeError(f"{billable.event_id}: its price version is not there")
+            raise BooksDisagreeError(f"{billable.event_id}: its price version is missing")
         try:
             found = rate_again(price, billable, row.positions)
         except UnratableError as error:
             raise BooksDisagreeError(f"{billable.event_id}: {error}") from error
     if found.amount != row.amount:
         raise BooksDisagreeError(
-            f"{billable.event_id}: {money(row.amount)} in the books, {money(found.amount)} by its "
-            "price list"
+            f"{billable.event_id}: {money(row.amount)} in the books, but {money(found.amount)} "
+            "by its price list"
         )
     return found
 
@@ -172,7 +172,9 @@ def _sequence(event: Event, rating: Rating | None, facts: Facts) -> dict[str, An
         "times_ms": _times(event),
         "price_version": price.id if price else None,
         "currency": price.currency if price else None,
-        "waits_because": None if rating else facts.waiting.get(row.sequence, "it is not rated yet"),
+        "waits_because": None
+        if rating
+        else facts.waiting.get(row.sequence, "it has not been rated yet"),
         "meters": [_line(line) for line in rating.lines] if rating else None,
         "amount": money(rating.amount) if rating else None,
     }

@@ -26,31 +26,59 @@ Ms = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
 Named = Annotated[
     Text | None,
     Query(
-        min_length=1, description="An answer's id, or an x-request-id; nothing else is asked then"
+        min_length=1,
+        description="An answer's id or an x-request-id; all other filters are then ignored",
     ),
 ]
 Cost = Annotated[Decimal, Query(ge=0, max_digits=38, decimal_places=12)]
 
 
 async def filters_of(
-    start: Annotated[QueryTime | None, Query(description="Ended from here on")] = None,
-    end: Annotated[QueryTime | None, Query(description="Ended before this")] = None,
-    api_key: Annotated[Text | None, Query(description="Id of the key")] = None,
-    adapter: Annotated[
-        Text | None, Query(description="`name` or `name@version` that ran; empty: the base model")
+    start: Annotated[
+        QueryTime | None, Query(description="Only requests that ended at or after this time")
     ] = None,
-    status: Annotated[Status | None, Query(description="Of the worst of its sequences")] = None,
-    class_: Annotated[Text | None, Query(alias="class", description="That served")] = None,
-    min_cost: Annotated[Cost | None, Query(description="Of the whole request")] = None,
-    max_cost: Annotated[Cost | None, Query(description="Of the whole request")] = None,
-    kind: Annotated[Text | None, Query(description="As ids begin: chatcmpl, cmpl, ...")] = None,
-    finish_reason: Annotated[FinishReason | None, Query(description="Of any sequence")] = None,
-    min_queue_ms: Annotated[Ms | None, Query(description="Waited so long until it ran")] = None,
-    min_ttft_ms: Annotated[Ms | None, Query(description="First token so late")] = None,
-    min_duration_ms: Annotated[Ms | None, Query(description="Took so long")] = None,
+    end: Annotated[
+        QueryTime | None, Query(description="Only requests that ended before this time")
+    ] = None,
+    api_key: Annotated[
+        Text | None, Query(description="Only requests by the API key with this id")
+    ] = None,
+    adapter: Annotated[
+        Text | None,
+        Query(
+            description=(
+                "Only requests that ran on this adapter, `name` or `name@version`; empty: the "
+                "base model"
+            )
+        ),
+    ] = None,
+    status: Annotated[
+        Status | None,
+        Query(description="Only requests with this outcome (that of the worst of their sequences)"),
+    ] = None,
+    class_: Annotated[
+        Text | None, Query(alias="class", description="Only requests served in this class")
+    ] = None,
+    min_cost: Annotated[Cost | None, Query(description="Minimum cost of the whole request")] = None,
+    max_cost: Annotated[Cost | None, Query(description="Maximum cost of the whole request")] = None,
+    kind: Annotated[
+        Text | None,
+        Query(description="Only requests whose id starts with this: chatcmpl, cmpl, ..."),
+    ] = None,
+    finish_reason: Annotated[
+        FinishReason | None,
+        Query(description="Only requests with a sequence that has this finish reason"),
+    ] = None,
+    min_queue_ms: Annotated[
+        Ms | None, Query(description="Minimum time in the queue until the request first ran")
+    ] = None,
+    min_ttft_ms: Annotated[Ms | None, Query(description="Minimum time to the first token")] = None,
+    min_duration_ms: Annotated[Ms | None, Query(description="Minimum duration")] = None,
     sort: Annotated[
         Sort,
-        Query(description="In another order than by time: of 31 days, unless `start` is named"),
+        Query(
+            description="Sort order. Any order but by time covers 31 days, unless `start` is given"
+        ),
     ] = "newest",
 ) -> Filters:
     """Of whichever tenant."""
@@ -85,7 +113,7 @@ async def list_requests(
     after: After = None,
     limit: Limit = 20,
 ) -> RequestPage:
-    """Requests that have ended, newest first, or the slowest or dearest first (`sort`)."""
+    """List finished requests, newest first, or the slowest or most expensive first (`sort`)."""
     if q is not None:
         return await requests_named(session, q, tenant.tenant_id, after, limit)
     return await request_page(session, asked.of(tenant.tenant_id), after, limit)
@@ -95,8 +123,8 @@ async def list_requests(
 async def get_request(
     request_id: str, session: TenantSession, state: State, tenant: UsageTenant
 ) -> Response:
-    """The receipt of one request, by the answer's `id` or the `x-request-id`: signed, in canonical
-    JSON. Save the body as it is, and check it by `tenora receipt verify`."""
+    """Get the receipt of one request, by the answer's `id` or the `x-request-id`: signed, in
+    canonical JSON. Save the body unchanged, and verify it with `tenora receipt verify`."""
     return _signed(await _receipts(state).receipt(session, request_id, tenant.tenant_id))
 
 
@@ -105,13 +133,18 @@ async def list_tenants_requests(
     session: AdminSession,
     asked: Asked,
     tenant: Annotated[
-        Text | None, Query(description="Whose (id); without it, of 7 days, unless `start` is named")
+        Text | None,
+        Query(
+            description=(
+                "Only the tenant with this id; without it, the last 7 days unless `start` is given"
+            )
+        ),
     ] = None,
     q: Named = None,
     after: After = None,
     limit: Limit = 20,
 ) -> RequestPage:
-    """As /v1/requests, of one tenant or, by when they came, of all."""
+    """As /v1/requests, for one tenant, or for all of them by time of arrival."""
     if q is not None:
         return await requests_named(session, q, tenant, after, limit)
     return await request_page(session, asked.of(tenant), after, limit)
@@ -119,7 +152,7 @@ async def list_tenants_requests(
 
 @router.get("/admin/v1/requests/{request_id}", response_model=Receipt, dependencies=OPERATORS)
 async def get_tenants_request(request_id: str, session: AdminSession, state: State) -> Response:
-    """As /v1/requests/{id}, of whichever tenant. Contents are never in it."""
+    """As /v1/requests/{id}, for any tenant. It never includes contents."""
     return _signed(await _receipts(state).receipt(session, request_id))
 
 

@@ -15,7 +15,7 @@ KEEP_DAYS_MAX = 366
 
 
 class JsonWebKey(BaseModel):
-    """RFC 8037. `kid` is the key's thumbprint (RFC 7638)."""
+    """A key as in RFC 8037. `kid` is its thumbprint (RFC 7638)."""
 
     kty: Literal["OKP"]
     crv: Literal["Ed25519"]
@@ -30,7 +30,8 @@ class JsonWebKeySet(BaseModel):
 
 
 class SigningKey(Item):
-    """`signs_from`: until then another one signs. `can_sign`: its private part is still there."""
+    """`signs_from`: another key signs until then. `can_sign`: its private part is still
+    available."""
 
     object: Literal["signing_key"] = "signing_key"
     kid: str
@@ -45,8 +46,8 @@ class SigningKeyList(BaseModel):
 
 
 class TenantSettings(Item):
-    """What a tenant has chosen for itself. `keep_contents_days` null: no prompt and no answer is
-    kept. `draft_from_answers`: its answers draft its own later ones."""
+    """The tenant's own settings. `keep_contents_days` null: prompts and answers are not kept.
+    `draft_from_answers`: its answers are used as drafts for its later ones."""
 
     object: Literal["settings"] = "settings"
     keep_contents_days: int | None
@@ -54,7 +55,8 @@ class TenantSettings(Item):
 
 
 class TenantSettingsChange(Body):
-    """What is absent stays as it is. `delete_kept_contents`: all that is kept so far, now."""
+    """Absent fields stay as they are. `delete_kept_contents`: delete everything kept so far,
+    now."""
 
     keep_contents_days: Annotated[int, Field(ge=1, le=KEEP_DAYS_MAX)] | None = None
     delete_kept_contents: bool = False
@@ -62,7 +64,7 @@ class TenantSettingsChange(Body):
 
 
 class ContentsChoice(BaseModel):
-    """`finish_reason` null: it was cut off."""
+    """`finish_reason` null: it was interrupted."""
 
     index: int
     text: str
@@ -70,7 +72,7 @@ class ContentsChoice(BaseModel):
 
 
 class Contents(BaseModel):
-    """What was asked, as the client wrote it, and what was answered."""
+    """The request as the client sent it, and the answer."""
 
     object: Literal["request.contents"] = "request.contents"
     id: str
@@ -82,10 +84,10 @@ class Contents(BaseModel):
 
 
 class RequestItem(IdItem):
-    """One request in a list. `amount` is an exact decimal string of what has a price, null where
-    its parts have prices in several currencies. Times are in ms, from when it came; of several
-    sequences those of the slowest. `queue_ms` is until it first ran, `adapter_load_ms` a part of
-    it."""
+    """One request in a list. `amount` is an exact decimal string over the parts that have a price,
+    null if their prices are in several currencies. Times are in ms from its arrival; of several
+    sequences, those of the slowest. `queue_ms` is the time until it first ran, of which
+    `adapter_load_ms` is a part."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -98,10 +100,12 @@ class RequestItem(IdItem):
     model: str = Field(description="As the client asked for it")
     adapter: str | None = Field(description="name@version that ran; null: the base model")
     adapter_digest: str | None
-    class_: str = Field(serialization_alias="class", description="That served its first sequence")
-    kind: str = Field(description="chatcmpl, cmpl, ...: as its id begins")
+    class_: str = Field(
+        serialization_alias="class", description="The class that served its first sequence"
+    )
+    kind: str = Field(description="How its id starts: chatcmpl, cmpl, ...")
     status: Status
-    finish_reason: FinishReason = Field(description="Of its worst sequence")
+    finish_reason: FinishReason = Field(description="The finish reason of its worst sequence")
     arrived_at: datetime
     finished_at: datetime
     queue_ms: float
@@ -134,7 +138,7 @@ class _MeterSum(BaseModel):
 
 
 class _Line(_MeterSum):
-    """`parts`: one, unless the quantity lies in several steps of the price."""
+    """`parts` has one entry, unless the quantity spans several price tiers."""
 
     parts: list[_Part]
 
@@ -146,7 +150,8 @@ class _Tokens(BaseModel):
 
 
 class _Times(BaseModel):
-    """In milliseconds. `queue` is until it first ran, the load of its adapter included."""
+    """In milliseconds. `queue` is the time until it first ran, including the load of its
+    adapter."""
 
     queue: float
     adapter_load: float
@@ -156,8 +161,8 @@ class _Times(BaseModel):
 
 
 class _Sequence(BaseModel):
-    """`residency`: where the adapter was when the request came. `waits_because`: null once it has a
-    price."""
+    """`residency` is where the adapter was when the request arrived. `waits_because` is null once
+    it has a price."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -179,7 +184,7 @@ class _Sequence(BaseModel):
 
 
 class _Asked(BaseModel):
-    """`class` null: the plan's own. `max_tokens` null: the client named none."""
+    """`class` null: the plan's own. `max_tokens` null: the client set none."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -197,7 +202,7 @@ class _RanAdapter(BaseModel):
 
 
 class _Ran(BaseModel):
-    """`sequences`: how many there were, of all prompts and choices."""
+    """`sequences` is their number over all prompts and choices."""
 
     model: str
     plan: str | None
@@ -223,7 +228,7 @@ class _Price(BaseModel):
 
 class _Signature(BaseModel):
     """Ed25519 (`value`, base64url) over the canonical JSON (RFC 8785) of the whole receipt without
-    this `value`. `digests` has the first 16 hexadecimal digits of each field's SHA-256."""
+    this `value`. `digests` has the first 16 hex digits of each field's SHA-256."""
 
     alg: Literal["EdDSA"]
     kid: str
@@ -232,7 +237,7 @@ class _Signature(BaseModel):
 
 
 class Receipt(BaseModel):
-    """What was asked for, what ran and what it costs, signed; `tenora receipt verify` checks it.
+    """What was requested, what ran and what it costs, signed; `tenora receipt verify` verifies it.
     Amounts are exact decimal strings. `prices` are the price versions by which it was rated."""
 
     object: Literal["receipt"]

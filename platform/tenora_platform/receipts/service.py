@@ -50,8 +50,8 @@ class Receipts:
         request = await repository.find(session, name, tenant_id)
         if request is None:
             raise NotFoundError(
-                f"There is no request {name[:80]!r} that has ended. What has just ended may take a "
-                "second to be in the books."
+                f"There is no finished request {name[:80]!r}. A request that has just ended may "
+                "take a second to appear."
             )
         waiting = await repository.waiting(session, request)
         facts = Facts(
@@ -65,10 +65,14 @@ class Receipts:
             self._check_seals(request)
             said = content(request, facts)
         except BooksDisagreeError as error:
-            _log.error("no receipt: the books disagree", request=request.id, reason=str(error))
+            _log.error(
+                "no receipt: the records of the request do not agree",
+                request=request.id,
+                reason=str(error),
+            )
             raise ApiError(
-                "The books of this request do not agree with each other, so there is no receipt of "
-                f"it; the operator of this server is told (request {request.id}).",
+                "The stored records of this request do not agree with each other, so no receipt "
+                f"can be made. Report the request {request.id} to the operator of this server.",
                 code="books_disagree",
             ) from error
         signer = await self._keys.signer()
@@ -78,7 +82,7 @@ class Receipts:
         """Raises BooksDisagreeError."""
         for row, of in request.events:
             if not self._seals.holds(row) or not series.holds(self._seals, of):
-                raise BooksDisagreeError(f"sequence {row.sequence}: its seal is broken")
+                raise BooksDisagreeError(f"sequence {row.sequence}: its seal does not match")
 
 
 async def request_page(
@@ -91,7 +95,7 @@ async def request_page(
     ids = await search(session, filters, place, limit + 1)
     if ids is None:
         raise BadRequestError(
-            "after is not the id of a request that this search finds.",
+            "after is not the id of a request in this search.",
             param="after",
             code="invalid_value",
         )

@@ -63,8 +63,9 @@ class SigningKeys:
             return Signer(row.kid, Ed25519PrivateKey.from_private_bytes(self._open(row.sealed)))
         except InvalidToken:
             raise UnavailableError(
-                "No signing key can be read: the server's secret was changed since it was made. "
-                "The operator makes another one by POST /admin/v1/signing_keys/rotate.",
+                "The signing key cannot be read, because the server's secret has changed since "
+                "it was made. The operator can create a new one with POST "
+                "/admin/v1/signing_keys/rotate.",
                 code="signing_key_unreadable",
             ) from None
 
@@ -88,7 +89,7 @@ class SigningKeys:
         except (SQLAlchemyError, OSError) as error:
             if self._rows is None:
                 raise
-            _log.warning("signing keys not read", reason=plain_reason(error))
+            _log.warning("signing keys could not be read", reason=plain_reason(error))
         self._read_at = time.monotonic()
         return self._rows
 
@@ -121,7 +122,8 @@ class SigningKeys:
             raise NotFoundError(f"There is no signing key {kid[:80]!r}.", param="kid")
         if not any(each.sealed for each in rows if each.kid != kid) and row.sealed is not None:
             raise ConflictError(
-                "This is the only key that can sign. Rotate first.", code="last_signing_key"
+                "This is the only key that can sign. Rotate the signing key first.",
+                code="last_signing_key",
             )
         row.revoked_at, row.sealed = datetime.now(UTC), None
         await session.flush()

@@ -30,4 +30,4 @@ async def sweep(db: Database) -> None:
         async with db.admin_session() as session:
             gone = await contents_repository.sweep(session, AT_ONCE)
         if gone:
-            _log.info("kept contents have expired", requests=gone)
+            _log.info("expired contents deleted", requests=gone)

@@ -111,7 +111,7 @@ class Archives:
             self._tell(Kind.ARCHIVE_WRONG, part, _said(told), _said(read))
         its_own = part.path.endswith(f"/{part.month:%Y-%m}-{part.part}.jsonl.gz")
         if not its_own or part.month.day != 1:
-            name = f"the file of {part.month}, part {part.part}"
+            name = f"the archive of {part.month}, part {part.part}"
             self._tell(Kind.ARCHIVE_WRONG, part, name, part.path)
 
     def _tell(self, kind: Kind, part: Part, expected: str, there: str) -> None:

@@ -75,11 +75,15 @@ def _compare_bill(
     found: Differences,
 ) -> None:
     if final is None:
-        found.add(Kind.INVOICE_CHANGED, *row.tell, "none: the audit log has no such", row.status)
+        found.add(
+            Kind.INVOICE_CHANGED, *row.tell, "none: the audit log has no such invoice", row.status
+        )
         return
     digest = final.get("digest")
     if None not in (digest, row.digest) and digest != row.digest:
-        found.add(Kind.INVOICE_CHANGED, *row.tell, "what was made final", "other values")
+        found.add(
+            Kind.INVOICE_CHANGED, *row.tell, "the invoice as it was made final", "other values"
+        )
     status = "final" if void is None else "void"
     told = final if void is None else void
     # Of an invoice the reason is why it is void, of a credit note why it was made.
@@ -127,5 +131,5 @@ much more, and the amount."""
 def compare_taken(taken: Iterable[Taken], found: Differences) -> None:
     for tenant_id, day, series, meter, version, quantity, amount in taken:
         subject = f"{tenant_id} {day} series {series} {meter} at price version {version}"
-        more = f"{quantity} and {amount} more by invoices"
+        more = f"{quantity} and {amount} more on invoices"
         found.add(Kind.INVOICE_WRONG, tenant_id, day, subject, "no more than was used", more)

@@ -42,5 +42,7 @@ async def run_task(task: Task) -> Result:
             await child.wait()
     if status != 0:
         lines = said.decode(errors="replace").strip().splitlines()
-        raise ReconciliationFailedError(lines[-1] if lines else f"it ended with status {status}")
+        raise ReconciliationFailedError(
+            lines[-1] if lines else f"its process ended with status {status}"
+        )
     return msgspec.json.decode(answer, type=Result)

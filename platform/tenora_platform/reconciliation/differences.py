@@ -43,48 +43,59 @@ class Kind(StrEnum):
 
 
 ADVICE: dict[Kind, str] = {
-    Kind.EVENT_CHANGED: "The event's row is not as it was written, or was not written by Tenora: "
-    "compare it with a backup and with the request's receipt, and restore it.",
-    Kind.SERIES_CHANGED: "The row of usage_series is not what its key says: restore it from a "
-    "backup; until then its events belong to somebody unknown.",
-    Kind.SERIES_MISSING: "Events or sums name a row of usage_series that is not there: restore it.",
-    Kind.AMOUNT_WRONG: "The event costs something else by the prices it was rated by: see which of "
-    "the two was changed in a backup, and reverse what was charged wrongly.",
-    Kind.PRICE_MISSING: "The event was rated by a price version, or for a meter, that is not "
-    "there: restore the price list from the audit log's entry of its creation.",
-    Kind.PRICE_CHANGED: "The price list is not the one that the audit log says was made: restore "
-    "it.",
-    Kind.PRICE_NOT_IN_FORCE: "Another price list held for this event when it ended: look for "
-    "price lists whose dates or scope were changed by hand.",
-    Kind.TIER_POSITION_WRONG: "Events of one month take the same place, or leave one out, in a "
-    "volume tier: rate the month again by reversal, and look for a change by hand.",
-    Kind.UNRATED_UNLISTED: "The event has no price and is not among those that wait for one, so "
-    "nothing will rate it: add it to unrated_events.",
+    Kind.EVENT_CHANGED: "The event's row was modified, or was not written by Tenora. Compare it "
+    "with a backup and with the request's receipt, and restore it.",
+    Kind.SERIES_CHANGED: "The row of usage_series does not match its key. Restore it from a "
+    "backup; until then the owner of its events is unknown.",
+    Kind.SERIES_MISSING: (
+        "Events or sums refer to a row of usage_series that is missing. Restore it from a backup."
+    ),
+    Kind.AMOUNT_WRONG: "The event's amount does not match the prices it was rated with. Check in "
+    "a backup which of the two was changed, and reverse any wrong charge.",
+    Kind.PRICE_MISSING: "The event was rated with a price version, or for a meter, that is "
+    "missing. Restore the price list from the audit log entry of its creation.",
+    Kind.PRICE_CHANGED: "The price list does not match the audit log entry of its creation. "
+    "Restore it.",
+    Kind.PRICE_NOT_IN_FORCE: "Another price list was in force for this event when it ended. Look "
+    "for price lists whose dates or scope were changed by hand.",
+    Kind.TIER_POSITION_WRONG: "Events of one month have the same position in a volume tier, or "
+    "skip one. Rate the month again by reversal, and look for a change "
+    "by hand.",
+    Kind.UNRATED_UNLISTED: "The event has no price and is not in unrated_events, so it will never "
+    "be rated. Add it to unrated_events.",
     Kind.UNRATED_STRAY: "unrated_events names an event that has a price, belongs to another "
-    "tenant or does not exist: look for a deleted event, else delete the row.",
-    Kind.HOUR_WRONG: "usage_hours is not the sum of the hour's events: an event of it was deleted "
-    "or added by hand, or the sum was; if the events are right, `tenora usage rebuild` makes the "
-    "month's sums anew.",
-    Kind.DAY_WRONG: "usage_days is not the sum of the day's events: as for usage_hours.",
-    Kind.ENGINE_COUNTED_MORE: "The engine counted usage that is no event: look into its outbox, "
-    "the dead letters and the log; it is money that nobody is asked for.",
-    Kind.ENGINE_COUNTED_LESS: "There are events that the engine did not count: either they were "
-    "added by hand, or the engine's disk was lost and its counters with it.",
-    Kind.LETTER_CHANGED: "The dead letter is not as it was written: restore it from a backup.",
-    Kind.LEDGER_WRONG: "The ledger does not say what the day's sums say: look for a change by hand "
-    "in either; the poster mends it once the sums are right and the day is due.",
-    Kind.LEDGER_BEHIND: "The day's usage has waited for the ledger for too long: is a worker "
-    "running, and does it fail at it?",
-    Kind.LEDGER_BROKEN: "The chain of a tenant's ledger does not hold: restore it from a backup.",
-    Kind.BALANCE_WRONG: "The balance is not the sum of the account's entries: if the ledger holds, "
-    "make the balances anew.",
-    Kind.INVOICE_CHANGED: "The invoice or its lines are not as they were made final: restore them.",
-    Kind.INVOICE_NOT_POSTED: "The ledger has no transaction of this invoice, or one of another "
+    "tenant or does not exist. Look for a deleted event; if there is none, "
+    "delete the row.",
+    Kind.HOUR_WRONG: "usage_hours does not match the sum of the hour's events: an event was "
+    "deleted or added by hand, or the sum was changed. If the events are right, "
+    "`tenora usage rebuild` recalculates the month's sums.",
+    Kind.DAY_WRONG: "usage_days does not match the sum of the day's events. See hour_wrong.",
+    Kind.ENGINE_COUNTED_MORE: "The engine counted usage that has no event. Check its outbox, the "
+    "dead letters and the log; this usage is not billed.",
+    Kind.ENGINE_COUNTED_LESS: "There are events that the engine did not count: they were added by "
+    "hand, or the engine lost its disk and its counters with it.",
+    Kind.LETTER_CHANGED: "The dead letter was modified. Restore it from a backup.",
+    Kind.LEDGER_WRONG: "The ledger does not match the day's sums. Look for a change by hand in "
+    "either; once the sums are right and the day is due, the ledger worker "
+    "corrects the ledger.",
+    Kind.LEDGER_BEHIND: "The day's usage has been waiting too long to be posted to the ledger. "
+    "Check that a worker is running, and whether it logs errors.",
+    Kind.LEDGER_BROKEN: (
+        "The hash chain of a tenant's ledger is broken. Restore the ledger from a backup."
+    ),
+    Kind.BALANCE_WRONG: "The balance does not match the sum of the account's entries. If the "
+    "ledger verifies, recalculate the balances.",
+    Kind.INVOICE_CHANGED: (
+        "The invoice or its lines were modified after it was made final. Restore them "
+        "from a backup."
+    ),
+    Kind.INVOICE_NOT_POSTED: "The ledger has no transaction for this invoice, or one with another "
     "amount.",
-    Kind.INVOICE_WRONG: "What was invoiced of the month is not what was used: the next invoice "
-    "takes up late usage as adjustments, but this is none.",
-    Kind.ARCHIVE_MISSING: "The archive of a month's events cannot be read: bring the object back.",
-    Kind.ARCHIVE_WRONG: "The archive is not the one that was written: restore it from a copy.",
+    Kind.INVOICE_WRONG: "The amount invoiced for the month does not match its usage, and late "
+    "usage does not explain it. (Late usage goes onto the next invoice as "
+    "adjustments.)",
+    Kind.ARCHIVE_MISSING: "The archive of a month's events cannot be read. Restore it from a copy.",
+    Kind.ARCHIVE_WRONG: "The archive is not the one that was written. Restore it from a copy.",
 }
 
 

@@ -109,7 +109,7 @@ class Run:
     def _bounds(self, scope: Scope) -> Bounds:
         numbers = {tenant_id: no for no, tenant_id in self._lists.tenants.items()}
         if scope.tenant_id is not None and scope.tenant_id not in numbers:
-            raise UnknownTenantError(f"There is no tenant {scope.tenant_id!r}.")
+            raise UnknownTenantError(f"There is no tenant with the id {scope.tenant_id!r}.")
         tenant_no = numbers[scope.tenant_id] if scope.tenant_id is not None else None
         return Bounds(tenant_no, scope.tenant_id, scope.first, scope.last)
 

@@ -28,27 +28,30 @@ router = APIRouter(
 
 @router.post("", status_code=202)
 async def ask_for_run(body: RunCreate, session: AdminSession, admin: CurrentAdmin) -> Run:
-    """Have the books compared, layer by layer: events with their seals and prices, sums, ledger,
-    engine and invoices. A worker does it; ask for the run until its state is `done` or `failed`."""
+    """Start a reconciliation of the books, layer by layer: events with their seals and prices,
+    sums, ledger, engine and invoices. A worker runs it; poll the run until its state is `done` or
+    `failed`."""
     if body.tenant is not None and await get_tenant(session, body.tenant) is None:
-        raise NotFoundError(f"There is no tenant {body.tenant!r}.", param="tenant")
+        raise NotFoundError(f"There is no tenant with the id {body.tenant!r}.", param="tenant")
     if body.first is not None and body.last is not None and body.first > body.last:
-        raise BadRequestError("first must not be after last.", param="first", code="invalid_value")
+        raise BadRequestError(
+            "first must not be later than last.", param="first", code="invalid_value"
+        )
     scope = Scope(mode=body.mode, tenant_id=body.tenant, first=body.first, last=body.last)
     return Run.of(await repository.ask(session, scope, admin.actor))
 
 
 @router.get("")
 async def list_runs(session: AdminSession, after: After = None, limit: Limit = 20) -> RunPage:
-    """Newest first; those that ran by themselves are asked for by `schedule`."""
+    """List reconciliation runs, newest first. `schedule` selects those that ran automatically."""
     rows = await repository.list_runs(session, after=after, limit=limit)
     return RunPage.of([Run.of(row) for row in rows], limit)
 
 
 @router.get("/{run_id}")
 async def get_run(run_id: str, session: AdminSession) -> Run:
-    """One run, with the differences that it found."""
+    """Get one run with the differences it found."""
     row = await session.get(ReconciliationRow, run_id)
     if row is None:
-        raise NotFoundError(f"There is no run {run_id[:80]!r}.")
+        raise NotFoundError(f"There is no reconciliation run {run_id[:80]!r}.")
     return Run.of(row)

@@ -18,8 +18,9 @@ Day = Annotated[date, Field(ge=EARLIEST.date(), lt=LATEST.date())]
 
 
 class RunCreate(Body):
-    """What to look at. `full` (the default) is every event; `recent` the days that are not over and
-    those whose sums have moved since they were found right. Days are UTC and inclusive."""
+    """What to reconcile. `full` (the default) is every event; `recent` is the days that have not
+    ended, and those whose sums have changed since they were last found correct. Days are UTC and
+    inclusive."""
 
     mode: Mode = "full"
     tenant: Annotated[str, Field(max_length=100)] | None = None
@@ -28,8 +29,8 @@ class RunCreate(Body):
 
 
 class Difference(BaseModel):
-    """`subject` is the event or row; `expected` what the layer before says, `found` what stands
-    there; `advice` what to do."""
+    """`subject` is the event or row; `expected` is the value by the layer before, `found` the
+    stored value; `advice` says what to do."""
 
     kind: str
     tenant_id: str | None
@@ -96,7 +97,7 @@ class RunPage(ListPage[Run]):
 
 
 class CanaryCheck(BaseModel):
-    """One check of the canary's; `problem` is null where it held."""
+    """One synthetic check; `problem` is null if it passed."""
 
     name: str
     problem: str | None
@@ -104,7 +105,7 @@ class CanaryCheck(BaseModel):
 
 
 class CanaryRound(BaseModel):
-    """Its last round."""
+    """The last round of synthetic checks."""
 
     at: datetime
     ok: bool

@@ -51,7 +51,7 @@ class Reconciler:
                 await self.run_once()
                 await self._tell()
             except (SQLAlchemyError, OSError) as error:
-                _log.warning("books not reconciled", reason=plain_reason(error))
+                _log.warning("reconciliation could not run", reason=plain_reason(error))
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def run_once(self) -> None:

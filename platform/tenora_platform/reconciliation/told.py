@@ -32,8 +32,8 @@ def proof_warnings(told: Told | None) -> list[str]:
         return []
     found = []
     if told.differences:
-        found.append(f"The books do not agree: {told.differences} differences.")
+        found.append(f"The last reconciliation of the books found {told.differences} differences.")
     wrong = sorted(name for name, ok in told.canary.items() if not ok)
     if wrong:
-        found.append(f"The canary found something wrong: {', '.join(wrong)}.")
+        found.append(f"The synthetic check (canary) failed: {', '.join(wrong)}.")
     return [f"{each} See GET /admin/v1/reconciliation." for each in found]

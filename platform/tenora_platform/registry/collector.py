@@ -61,7 +61,7 @@ class Collector:
             await asyncio.to_thread(self._spool.sweep)
             moved = await self.sweep()
             if moved:
-                _log.warning("objects without an owner moved to the trash", count=moved)
+                _log.warning("objects that no row owns were moved to the trash", count=moved)
             await asyncio.sleep(EVERY_S)
 
     async def sweep(self) -> int:
@@ -96,10 +96,10 @@ class Collector:
         stopped = None
         if count > max(FEW, SHARE_MAX * found.objects) and not all_of_it:
             stopped = (
-                f"A sweep of the object store would move {count} of {found.objects} objects to the"
-                " trash, for the database does not know them."
+                f"A sweep of the object store would move {count} of {found.objects} objects to "
+                "the trash, because no row of the database owns them."
             )
-            _log.error("nothing is removed from the object store", reason=stopped)
+            _log.error("garbage collection of the object store has stopped", reason=stopped)
         self._state.store.told = replace(
             self._state.store.told or StoreTold(),
             stopped=stopped,

@@ -27,8 +27,8 @@ class StorageFullError(ApiError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The server has no room for this upload, and nothing of it was kept. Try a smaller one "
-            "or try later; the operator can free or add disk space.",
+            "The server does not have enough disk space for this upload, and kept none of it. "
+            "Try a smaller file, or try later; the operator can free or add disk space.",
             headers={"x-should-retry": "false"},
         )
 

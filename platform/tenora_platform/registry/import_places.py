@@ -59,17 +59,19 @@ async def import_place(redis: Redis, tenant_id: str) -> AsyncIterator[None]:
         )
     except RedisError as error:
         raise UnavailableError(
-            "Imports cannot be counted now; try again.", code="limits_unavailable"
+            "The server cannot check right now how many imports are running, because Redis "
+            "does not answer; try again.",
+            code="limits_unavailable",
         ) from error
     if said == b"tenant":
         raise RateLimitedError(
-            "An import of yours runs; begin the next one when it has ended.",
+            "Another import of this tenant is running. Start the next one when it has finished.",
             retry_after_ms=RETRY_MS,
             code="import_running",
         )
     if said == b"all":
         raise RateLimitedError(
-            f"{IN_ALL} imports run, as many as this installation takes at once; try again soon.",
+            f"{IN_ALL} imports are running, the maximum for this installation. Try again soon.",
             retry_after_ms=RETRY_MS,
             code="imports_busy",
         )
@@ -88,4 +90,4 @@ async def _renew(redis: Redis, member: str, lease_ms: str) -> None:
         try:
             await redis.eval(_RENEW, 1, KEY, member, lease_ms)
         except RedisError as error:
-            log_failure(_log, "place of an import not renewed", error, retry_s=RENEW_S)
+            log_failure(_log, "import lease not renewed", error, retry_s=RENEW_S)

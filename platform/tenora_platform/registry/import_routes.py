@@ -20,6 +20,7 @@ router = APIRouter(tags=["adapters"], route_class=EdgeRoute)
 async def post_import(
     body: AdapterImport, state: State, tenant: Annotated[TenantContext, Depends(adapters_tenant)]
 ) -> AdapterVersion:
-    """The adapter in a folder of an object store as the next version of `name`, read by the server
-    itself; only from below the prefixes that the operator allows. It is checked as an upload is."""
+    """Import the adapter in a folder of an object store as the next version of `name`. The server
+    reads it itself, and only below the prefixes that the operator allows. It is checked like an
+    upload."""
     return await import_adapter(state, tenant, body)

@@ -65,7 +65,7 @@ async def import_adapter(
         raise BadRequestError(message, param="source", code=problem.code) from error
     except FileNotFoundError as error:
         raise BadRequestError(
-            "The folder has changed while it was read; import it again.", param="source"
+            "The folder changed while it was being read; import it again.", param="source"
         ) from error
     except TimeoutError as error:
         raise UnavailableError(
@@ -73,9 +73,10 @@ async def import_adapter(
             code="source_unavailable",
         ) from error
     except BaseError as error:
-        _log.warning("import not read", source=body.source, reason=str(error))
+        _log.warning("import source could not be read", source=body.source, reason=str(error))
         raise UnavailableError(
-            "The source's store refuses or does not answer; the operator's log says why.",
+            "The store of the source refused access or does not answer. The operator's log "
+            "has the reason.",
             code="source_unavailable",
         ) from error
 

@@ -57,7 +57,7 @@ class Listing:
         values = None
         if order.by in ("requests", "cost"):
             if not self.may_see_usage:
-                reason = f"To sort by {order.by} needs the scope 'usage'."
+                reason = f"Sorting by {order.by} needs the scope 'usage'."
                 raise BadRequestError(reason, param="sort")
             values = await self._state.adapter_ranks.values(tenant_id, order.by, now)
         async with self._session() as session:
@@ -131,7 +131,7 @@ class Listing:
         try:
             return await self._state.engine.residencies(list(served)[:RESIDENCIES_MAX])
         except EngineError as error:
-            _log.warning("residencies not known", reason=first_line(error))
+            _log.warning("adapter residency unknown", reason=first_line(error))
             return {}
 
     def _session(self) -> AbstractAsyncContextManager[AsyncSession]:
@@ -164,8 +164,8 @@ def order_of(sort: str | None, order: Literal["asc", "desc"]) -> AdapterOrder:
     by = sort.removeprefix("-")
     if by not in ("created", "name", "requests", "cost"):
         raise BadRequestError(
-            "sort takes created, name, requests or cost, with a '-' before it for the largest "
-            f"first, not {sort[:40]!r}.",
+            "sort must be created, name, requests or cost, with '-' in front for descending "
+            f"order, not {sort[:40]!r}.",
             param="sort",
             code="invalid_value",
         )

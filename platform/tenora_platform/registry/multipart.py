@@ -37,7 +37,8 @@ class MemorySink:
         self.data += data
         if len(self.data) > self._bytes_max:
             raise BadRequestError(
-                f"{self.name} is larger than {self._bytes_max} bytes.", param=self.name
+                f"{self.name} is larger than the maximum of {self._bytes_max} bytes.",
+                param=self.name,
             )
 
     async def settle(self) -> None:
@@ -79,7 +80,7 @@ class _Reader:
     def _check_headers(self) -> None:
         size = len(self._part.header_name) + len(self._part.header_value)
         if size > PART_HEADER_BYTES_MAX or len(self._part.headers) > PARTS_MAX:
-            raise BadRequestError("A part of the form has too large headers.")
+            raise BadRequestError("The headers of a form part are too large.")
 
     def on_header_end(self) -> None:
         name = self._part.header_name.decode("latin-1").lower()
@@ -92,11 +93,11 @@ class _Reader:
         name = options.get(b"name", b"").decode("utf-8", errors="replace")
         if name not in self._sinks:
             raise BadRequestError(
-                f"The form has a part named {name[:64]!r}; known are {', '.join(self._sinks)}.",
+                f"Unknown form part {name[:64]!r}. Allowed parts: {', '.join(self._sinks)}.",
                 param=name[:64] or None,
             )
         if name in self.seen:
-            raise BadRequestError(f"The form has {name} twice.", param=name)
+            raise BadRequestError(f"The form contains {name} twice.", param=name)
         self.seen.add(name)
         self._part.sink = self._sinks[name]
 
@@ -140,7 +141,7 @@ async def read_multipart(
                     await sink.settle()
         parser.finalize()
     except FormParserError as error:
-        raise BadRequestError(f"The multipart body is malformed: {error}") from error
+        raise BadRequestError(f"The multipart body is not valid: {error}") from error
     if not reader.complete:
-        raise BadRequestError("The multipart body ends too early.")
+        raise BadRequestError("The multipart body is incomplete.")
     return reader.seen

@@ -69,7 +69,8 @@ async def _by_values(
     if after is not None:
         if after not in ranked:
             raise BadRequestError(
-                "after is not on this list any more; begin again without it.", param="after"
+                "after names an item that is no longer in this list. Start again without after.",
+                param="after",
             )
         begin = ranked.index(after) + 1
     page = ranked[begin : begin + limit + 1]

@@ -46,8 +46,8 @@ async def preflight(
     await Registry(state, tenant).check_room(name, weights)
     if weights_bytes > state.settings.max_upload:
         raise TooLargeError(
-            f"The weights have {weights_bytes} bytes; this server takes "
-            f"{state.settings.max_upload} at most.",
+            f"The weights have {weights_bytes} bytes; this server accepts at most "
+            f"{state.settings.max_upload}.",
             param="weights",
         )
     examined = await asyncio.to_thread(

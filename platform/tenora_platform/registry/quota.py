@@ -49,10 +49,11 @@ def storage_exceeded(
     tenant: TenantContext, left: int, more_bytes: int | None, *, param: str
 ) -> TooLargeError:
     """What is said of an upload of `more_bytes` (None: of a size nobody knows) beyond the plan."""
-    plan, size = tenant.plan, "" if more_bytes is None else f", and this one has {more_bytes}"
+    plan, size = tenant.plan, "" if more_bytes is None else f", and this one needs {more_bytes}"
     return TooLargeError(
-        f"The plan '{plan.name}' stores {plan.adapter_bytes} bytes of adapters; {left} are left, "
-        f"open uploads counted{size}. Delete versions you do not need, or cancel uploads.",
+        f"The plan '{plan.name}' allows {plan.adapter_bytes} bytes of stored adapters. {left} "
+        f"bytes are left (open uploads included){size}. Delete versions you do not need, or "
+        "cancel uploads.",
         param=param,
         code="adapter_storage_exceeded",
     )
@@ -66,8 +67,8 @@ async def check_names(session: AsyncSession, tenant: TenantContext, name: str) -
     known = await repository.adapter_by_name(session, tenant.tenant_id, name) is not None
     if not known and await repository.adapter_count(session, tenant.tenant_id) >= plan.adapters:
         raise QuotaExceededError(
-            f"The plan '{plan.name}' allows {plan.adapters} adapters. Delete one, or add a "
-            "version to one that exists.",
+            f"The plan '{plan.name}' allows {plan.adapters} adapters. Delete one, or upload "
+            "this as a new version of an existing adapter.",
             param="name",
             code="adapter_limit_reached",
         )

@@ -78,7 +78,9 @@ class Reservations:
                         .values(expires_at=func.now() + LEASE)
                     )
             except Exception as error:  # the database is away; the next time is soon
-                log_failure(_log, "room for an upload not renewed", error, retry_s=RENEW_S)
+                log_failure(
+                    _log, "storage reservation of an upload not renewed", error, retry_s=RENEW_S
+                )
 
     async def _drop(self, version_id: str) -> None:
         async with self._db.tenant_session(self._tenant.tenant_id) as session:
@@ -106,7 +108,8 @@ async def end_reservation(session: AsyncSession, version_id: str) -> None:
     with it the claim to what lies under `staging/`."""
     if (await session.scalar(_ended(version_id))) is None:
         raise ConflictError(
-            "The upload's process was silent for so long that its room was given up. Send it again."
+            "The server paused this upload for too long and released its reserved space. "
+            "Send it again."
         )
 
 

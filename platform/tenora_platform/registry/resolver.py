@@ -136,7 +136,9 @@ class Resolver:
             await self._redis.incr(_epoch_key(tenant_id))
         except RedisError as error:
             _log.warning(
-                "hot-adapter cache not invalidated", reason=str(error), stale_s_max=FOUND_TTL_S
+                "cached adapters could not be invalidated",
+                reason=str(error),
+                stale_s_max=FOUND_TTL_S,
             )
 
     async def _recall(self, tenant_id: str, model: str) -> tuple[str | None, _Cached | None]:
@@ -146,7 +148,7 @@ class Resolver:
                 [_epoch_key(tenant_id), _cache_key(tenant_id, model)]
             )
         except RedisError as error:
-            _log.warning("hot-adapter cache not reachable", reason=str(error))
+            _log.warning("adapter cache not reachable", reason=str(error))
             return None, None
         epoch = _bytes(raw_epoch).decode() if raw_epoch else "0"
         if raw is None:
@@ -167,7 +169,7 @@ class Resolver:
                 _cache_key(tenant_id, model), msgspec.msgpack.encode(cached), ex=ttl
             )
         except RedisError as error:
-            _log.warning("hot-adapter cache not written", reason=str(error))
+            _log.warning("adapter cache could not be written", reason=str(error))
 
     async def _find(
         self, tenant_id: str, model: str, match: re.Match[str], epoch: str | None

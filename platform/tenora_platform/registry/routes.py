@@ -50,14 +50,17 @@ PartRoom = Annotated[Room, Depends(part_room)]
 
 Sort = Annotated[
     str | None,
-    Query(description="created, name, requests or cost; with '-' the largest first"),
+    Query(description="Sort by created, name, requests or cost; '-' in front means descending"),
 ]
 Search = Annotated[
     str | None,
     Query(
         max_length=128,
         pattern=r"^[^\x00]*$",
-        description="A part of the name, or how a version's digest begins",
+        description=(
+            "Only adapters whose name contains this, or that have a version whose digest "
+            "starts with it"
+        ),
     ),
 ]
 NAME_BYTES_MAX = 256
@@ -75,17 +78,23 @@ _BINARY = {"type": "string", "format": "binary"}
 _ADAPTER_FORM = _form(
     ["name", "adapter_config"],
     {
-        "name": {"type": "string", "description": "The adapter's name; it gets a new version"},
+        "name": {
+            "type": "string",
+            "description": "The adapter's name; the upload becomes its next version",
+        },
         "adapter_config": {**_BINARY, "description": "adapter_config.json"},
         "weights": {**_BINARY, "description": "adapter_model.safetensors"},
-        "upload_id": {"type": "string", "description": "A completed upload, instead of weights"},
+        "upload_id": {
+            "type": "string",
+            "description": "The id of a completed upload, instead of weights",
+        },
         "chat_template": {
             **_BINARY,
             "description": "The adapter's own chat template (chat_template.jinja, at most 64 KiB)",
         },
         "draft_layer": {
             **_BINARY,
-            "description": "A draft layer of the adapter's own (draft_layer.safetensors)",
+            "description": "A draft layer for this adapter (draft_layer.safetensors)",
         },
     },
 )
@@ -96,31 +105,34 @@ _PREFLIGHT_FORM = _form(
         "adapter_config": {**_BINARY, "description": "adapter_config.json"},
         "header": {
             **_BINARY,
-            "description": "The first bytes of adapter_model.safetensors: 8, and its header",
+            "description": "The first 8 bytes of adapter_model.safetensors and its header",
         },
         "weights_bytes": {
             "type": "integer",
             "minimum": 0,
             "maximum": 10**15 - 1,
-            "description": "Size of the whole file",
+            "description": "Size of the whole file in bytes",
         },
         "draft_layer_header": {
             **_BINARY,
-            "description": "The first bytes of draft_layer.safetensors, where it comes too",
+            "description": "The start of draft_layer.safetensors, if one will be uploaded",
         },
         "draft_layer_bytes": {
             "type": "integer",
             "minimum": 0,
             "maximum": 10**15 - 1,
-            "description": "Size of that whole file",
+            "description": "Size of that whole file in bytes",
         },
     },
 )
 _PART_FORM = _form(
     ["data"],
     {
-        "data": {**_BINARY, "description": "At most part_bytes_max bytes"},
-        "sha256": {"type": "string", "description": "Of this part, in hex"},
+        "data": {
+            **_BINARY,
+            "description": "The bytes of this part, at most `part_bytes_max` of the upload",
+        },
+        "sha256": {"type": "string", "description": "SHA-256 of this part, in hex"},
     },
 )
 
@@ -129,8 +141,8 @@ _PART_FORM = _form(
 async def create_adapter(
     request: Request, state: State, tenant: AdapterTenant, room: AdapterRoom
 ) -> AdapterVersion:
-    """Upload a PEFT LoRA adapter as the next version of `name`. It is quarantined until it has
-    been checked: ask for the version until its state is active or rejected."""
+    """Upload a PEFT LoRA adapter as the next version of `name`. It is quarantined until it has been
+    checked; poll the version until its state is active or rejected."""
     name = MemorySink("name", NAME_BYTES_MAX)
     config = MemorySink("adapter_config", CONFIG_BYTES_MAX)
     upload_id = MemorySink("upload_id", NAME_BYTES_MAX)
@@ -173,8 +185,8 @@ async def create_adapter(
 async def preflight_adapter(
     request: Request, state: State, tenant: AdapterTenant, engine: ReadyEngine
 ) -> Preflight:
-    """Whether an upload would be accepted, by its config and header: before the weights are sent.
-    The values themselves are looked at once they are there."""
+    """Check whether an upload would be accepted, from its config and its header, before you send
+    the weights. The values themselves are checked after the upload."""
     sinks = {
         "name": MemorySink("name", NAME_BYTES_MAX),
         "adapter_config": MemorySink("adapter_config", CONFIG_BYTES_MAX),
@@ -201,7 +213,7 @@ async def preflight_adapter(
 def _size(sink: MemorySink) -> int:
     size = _text(sink)
     if not (size.isascii() and size.isdecimal() and len(size) < 16):
-        raise BadRequestError(f"{sink.name} must be a whole number.", param=sink.name)
+        raise BadRequestError(f"{sink.name} must be an integer.", param=sink.name)
     return int(size)
 
 
@@ -212,12 +224,12 @@ def _require_parts(seen: set[str]) -> None:
     if "weights" not in seen and "upload_id" not in seen:
         raise _missing("weights")
     if "weights" in seen and "upload_id" in seen:
-        raise BadRequestError("Send weights or upload_id, not both.", param="upload_id")
+        raise BadRequestError("Send either weights or upload_id, not both.", param="upload_id")
 
 
 def _missing(part: str) -> BadRequestError:
     return BadRequestError(
-        f"The form lacks the part {part}.", param=part, code="missing_required_parameter"
+        f"The form part {part} is missing.", param=part, code="missing_required_parameter"
     )
 
 
@@ -235,9 +247,9 @@ async def list_adapters(
     sort: Sort = None,
     q: Search = None,
 ) -> AdapterPage:
-    """What each name serves now, its versions, what came in the last 24 hours, what it cost this
-    month, and where its bytes are. The order by `requests` or `cost` may be ten seconds
-    old; what is shown is not."""
+    """List adapters with what each name serves now, its versions, traffic of the last 24 hours,
+    cost of this month, and where its data is. The order by `requests` or `cost` may be ten seconds
+    old; the values shown are current."""
     by = order_of(sort, order)
     return await Listing(state, tenant).page(q=q, order=by, after=after, limit=limit)
 
@@ -249,14 +261,15 @@ async def get_adapter(name: str, state: State, tenant: AdapterTenant) -> Adapter
 
 @router.delete("/v1/adapters/{name}")
 async def delete_adapter(name: str, state: State, tenant: AdapterTenant) -> Deleted:
-    """Running requests finish, new ones get 404; memory and cached KV are given back."""
+    """Delete an adapter. Requests in flight finish, new ones get 404; its memory and cached KV are
+    freed."""
     return Deleted(id=await Registry(state, tenant).delete(name), object="adapter")
 
 
 @router.delete("/v1/models/{model}")
 async def delete_model(model: str, state: State, tenant: AdapterTenant) -> Deleted:
-    """OpenAI's way of deleting an adapter, or with `name@3` one version of it; nothing else that
-    `model` may be."""
+    """Delete an adapter, as OpenAI's API; with `name@3` one version of it. Other values of `model`
+    cannot be deleted."""
     name, _, version = model.partition("@")
     registry = Registry(state, tenant)
     if not version:
@@ -265,8 +278,8 @@ async def delete_model(model: str, state: State, tenant: AdapterTenant) -> Delet
         await registry.delete_version(name, int(version))
     else:
         raise BadRequestError(
-            f"{model[:200]!r} is no adapter and no version: delete {name[:100]!r}, or a version by "
-            "its number.",
+            f"{model[:200]!r} is neither an adapter nor a version. Delete {name[:100]!r}, or "
+            "one of its versions by number.",
             param="model",
             code="invalid_value",
         )
@@ -303,15 +316,15 @@ async def create_upload(body: UploadCreate, state: State, tenant: AdapterTenant)
 
 @router.get("/v1/uploads")
 async def list_uploads(state: State, tenant: AdapterTenant) -> ListPage[OpenUpload]:
-    """The open ones, the newest first, so that what a reload interrupted can go on. There are never
-    more than a page of them."""
+    """List open uploads, newest first, so that an interrupted one can be resumed. They always fit
+    on one page."""
     found = await Uploads(state, tenant).open()
     return ListPage[OpenUpload].of(found, len(found))
 
 
 @router.get("/v1/uploads/{upload_id}")
 async def get_upload(upload_id: str, state: State, tenant: AdapterTenant) -> Upload:
-    """What has arrived, so that an interrupted upload can go on."""
+    """Get which parts have arrived, so that an interrupted upload can be resumed."""
     return await Uploads(state, tenant).get(upload_id)
 
 

@@ -20,7 +20,7 @@ ALIAS_NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"
 
 
 class DraftLayer(BaseModel):
-    """A trained layer that foretells the adapter's tokens. `digest` is of the file."""
+    """A trained draft layer for speculative decoding with this adapter. `digest` is the file's."""
 
     digest: str
     bytes: int
@@ -54,15 +54,16 @@ class AdapterVersion(BaseModel):
 
 
 class VersionChange(Body):
-    """PATCH body. `deprecated`: it serves, and its answers carry a warning; `revoked`: nothing new
-    runs on it anywhere, for ever, and its content is given back. `reason` goes to the audit log."""
+    """PATCH body. `deprecated`: it is still served, and its answers carry a warning. `revoked`: no
+    new request runs on it anywhere, permanently, and its content is deleted. `reason` goes to the
+    audit log."""
 
     state: Literal["active", "deprecated", "revoked"]
     reason: Reason | None = None
 
 
 class PreflightModule(BaseModel):
-    """One target module over all layers that it is in."""
+    """One target module, over all layers that have it."""
 
     module: str
     layers: int
@@ -76,9 +77,10 @@ class TierBytes(BaseModel):
 
 
 class Preflight(BaseModel):
-    """What would become of an upload, by its config and header alone: no value has been looked at.
-    `validation` says what is wrong where it is not `accepted`; then the fields after it are empty.
-    `footprint`: pages while it is on the device; `sizes`: the bytes that each tier keeps of it."""
+    """What would happen to an upload, from its config and header alone; no value has been checked.
+    If it would not be `accepted`, `validation` says why and the fields after it are empty.
+    `footprint` is in pages while it is on the device; `sizes` is the bytes that each tier
+    stores."""
 
     object: Literal["adapter.preflight"] = "adapter.preflight"
     name: str
@@ -111,7 +113,8 @@ class AliasTarget(BaseModel):
 
 
 class Shadow(BaseModel):
-    """A copy of `percent` of an alias' requests runs on `version`; its answers are not sent."""
+    """Shadow traffic: a copy of `percent` of an alias's requests also runs on `version`; those
+    answers are not sent to the client."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -139,7 +142,7 @@ class Alias(BaseModel):
 
 
 class ServedVersion(BaseModel):
-    """`weight` is the percentage of the callers that it answers."""
+    """`weight` is the percentage of callers that this version answers."""
 
     version: int
     weight: int
@@ -151,16 +154,16 @@ class ServedVersion(BaseModel):
 
 
 class Serving(BaseModel):
-    """What the name alone runs on now, the heaviest first: by the alias `prod` if there is one,
-    else the newest active version (`alias` null). Empty: requests get 404."""
+    """What requests for the plain name run on now, highest weight first: the targets of the alias
+    `prod` if it exists, else the newest active version (`alias` null). Empty: requests get 404."""
 
     alias: str | None
     versions: list[ServedVersion]
 
 
 class AdapterTraffic(BaseModel):
-    """Of finished requests since `start`: this hour and the 23 before it (UTC), all versions.
-    `prompt_tokens` include the cached ones; `total_tokens` are the prompt's and the output's."""
+    """Finished requests since `start` (the current hour and the 23 before it, UTC), over all
+    versions. `prompt_tokens` includes cached ones; `total_tokens` is prompt plus output."""
 
     start: datetime
     requests: int
@@ -172,17 +175,16 @@ class AdapterTraffic(BaseModel):
 
 
 class AdapterCost(BaseModel):
-    """An exact decimal string, as /v1/costs has it."""
+    """An exact decimal string, as in /v1/costs."""
 
     amount: str
     currency: str
 
 
 class Adapter(IdItem):
-    """A name with its versions, newest first. `version`, `state` and the fields after them are
-    those of the newest version, for those who only ever keep one; what really answers is `serving`.
-    `traffic` and `month_costs` (of this month, UTC, all meters) are null without the scope `usage`.
-    """
+    """A name with its versions, newest first. `version`, `state` and the fields after them are the
+    newest version's, for clients that keep only one; `serving` is what answers requests. `traffic`
+    and `month_costs` (this month, UTC, all meters) are null without the scope `usage`."""
 
     object: Literal["adapter"] = "adapter"
     name: str
@@ -203,13 +205,14 @@ class Adapter(IdItem):
 
 
 class AdapterPage(ListPage[Adapter]):
-    """`total` is how many there are on all pages."""
+    """`total` is the number of adapters on all pages."""
 
     total: int
 
 
 class UploadCreate(BaseModel):
-    """`bytes` is the size of the whole file; `sha256` (hex) is checked when it is complete."""
+    """`bytes` is the size of the whole file; `sha256` (hex) is verified when the upload is
+    completed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -234,8 +237,8 @@ class UploadComplete(BaseModel):
 
 
 class OpenUpload(IdItem):
-    """An upload that may go on: `pending` takes parts still, `completed` has them all. GET it for
-    its parts."""
+    """An upload that can be resumed: `pending` accepts more parts, `completed` has all of them. GET
+    it for its parts."""
 
     object: Literal["upload"] = "upload"
     status: Literal["pending", "completed"]
@@ -248,7 +251,8 @@ class OpenUpload(IdItem):
 
 
 class Upload(BaseModel):
-    """`pending` takes parts, `completed` may stand for `weights` once, others are finished."""
+    """`pending` accepts parts, `completed` can be used once in place of `weights`; all other states
+    are final."""
 
     id: str
     object: Literal["upload"] = "upload"

@@ -119,7 +119,7 @@ class Registry:
         await self._check_quota(session, name, weights)
         if weights.upload_id and not await repository.claim_upload(session, weights.upload_id):
             raise ConflictError(
-                "The upload is used already, or no longer there.", param="upload_id"
+                "This upload has already been used, or no longer exists.", param="upload_id"
             )
         adapter = await repository.adapter_by_name(session, tenant_id, name, for_update=True)
         if adapter is None:
@@ -128,7 +128,7 @@ class Registry:
             await session.flush()
         if adapter.next_version > VERSIONS_MAX:
             raise ConflictError(
-                f"{name} has had {VERSIONS_MAX} versions; continue under another name.",
+                f"{name} has reached the maximum of {VERSIONS_MAX} versions. Use another name.",
                 param="name",
             )
         return adapter
@@ -146,8 +146,8 @@ class Registry:
     def _check_name(self, name: str) -> None:
         if re.fullmatch(ADAPTER_NAME[1:-1], name) is None:
             raise BadRequestError(
-                "name must have 1 to 63 letters, digits, '.', '_' or '-', the first a letter or "
-                "digit.",
+                "name must have 1 to 63 letters, digits, '.', '_' or '-', and start with a "
+                "letter or digit.",
                 param="name",
                 code="invalid_value",
             )
@@ -193,7 +193,7 @@ class Registry:
             adapter = await self._require(session, name, for_update=True)
             row = await _require_version(session, adapter, number)
             if row.state == "revoked":
-                raise NotFoundError(f"{name}@{number} has been deleted already.", param="version")
+                raise NotFoundError(f"{name}@{number} has already been deleted.", param="version")
             await self._revoke_one(session, adapter, row, "adapter_version.delete", None)
         await self._after_revoking([row])
         return row.id
@@ -212,7 +212,8 @@ class Registry:
                 await self._revoke_one(session, adapter, row, action, change.reason)
             elif before not in SERVABLE:
                 raise ConflictError(
-                    f"{name}@{number} is {before}; only a version that serves can be made {state}.",
+                    f"{name}@{number} is {before}; only an active or deprecated version can "
+                    f"be made {state}.",
                     param="state",
                     code="version_not_serving",
                 )

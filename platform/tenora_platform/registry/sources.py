@@ -49,15 +49,15 @@ def open_source(prefixes: str, tenant_id: str, source: str) -> Folder:
     roots = allowed_roots(prefixes, tenant_id)
     if not roots:
         raise BadRequestError(
-            "This installation imports from nowhere; upload the adapter, or ask the operator for "
-            "TENORA_IMPORT_PREFIXES.",
+            "This installation does not allow imports. Upload the adapter, or ask the operator "
+            "to set TENORA_IMPORT_PREFIXES.",
             param="source",
             code="imports_not_allowed",
         )
     matching = [root for root in roots if source.startswith(root)]
     if not matching:
         raise BadRequestError(
-            f"source must begin with {' or '.join(roots)}.",
+            f"source must start with {' or '.join(roots)}.",
             param="source",
             code="source_not_allowed",
         )
@@ -65,8 +65,8 @@ def open_source(prefixes: str, tenant_id: str, source: str) -> Folder:
     path = source[len(root) :].rstrip("/")
     if _PATH.fullmatch(path) is None:
         raise BadRequestError(
-            f"What follows {root} must be a folder's path: up to 16 names of letters, digits, '.', "
-            "'_', '=', '+' and '-', joined by '/'.",
+            f"After {root}, source must be the path of a folder: up to 16 names of letters, "
+            "digits, '.', '_', '=', '+' and '-', separated by '/'.",
             param="source",
             code="source_not_allowed",
         )
@@ -156,7 +156,7 @@ async def read_whole(folder: Folder, name: str, bytes_max: int) -> bytes | None:
         size = await folder.size(name)
         if size > bytes_max:
             raise BadRequestError(
-                f"{name} has {size} bytes; at most {bytes_max} are read.", param="source"
+                f"{name} has {size} bytes; at most {bytes_max} are allowed.", param="source"
             )
         return b"".join([piece async for piece in folder.read(name, 0, size)])
     except FileNotFoundError:

@@ -24,7 +24,7 @@ def store_warnings(told: StoreTold | None) -> list[str]:
     if told is None:
         return []
     warnings = [
-        f"{each} Nothing is removed from the object store. See: tenora store status"
+        f"{each} Garbage collection of the object store has stopped. See: tenora store status"
         for each in (told.problem, told.stopped)
         if each is not None
     ]

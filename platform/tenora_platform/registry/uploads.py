@@ -123,7 +123,8 @@ class Uploads:
         """Raises TooLargeError, QuotaExceededError, StorageFullError."""
         if body.bytes > self.bytes_max():
             raise TooLargeError(
-                f"An upload may have {self.bytes_max()} bytes at most.", param="bytes"
+                f"An upload can have at most {self.bytes_max()} bytes, not {body.bytes}.",
+                param="bytes",
             )
         self._storage.require_room(body.bytes)
         tenant_id, now = self._tenant.tenant_id, datetime.now(UTC)
@@ -131,7 +132,8 @@ class Uploads:
             await lock(session, f"registry:{tenant_id}")
             if await repository.open_uploads(session, tenant_id, now) >= OPEN_UPLOADS_MAX:
                 raise QuotaExceededError(
-                    f"{OPEN_UPLOADS_MAX} uploads are open; complete or cancel one first.",
+                    f"{OPEN_UPLOADS_MAX} uploads are open, which is the maximum. Complete "
+                    "or cancel one first.",
                     code="upload_limit_reached",
                 )
             await check_storage(session, self._tenant, body.bytes, param="bytes")
@@ -191,7 +193,8 @@ class Uploads:
         await data.flush()
         if expected_sha256 is not None and expected_sha256 != data.sha256:
             raise BadRequestError(
-                f"The part's SHA-256 is {data.sha256}, not what was said; send it again.",
+                f"The SHA-256 of the received part is {data.sha256}, not {expected_sha256} "
+                "as declared. Send the part again.",
                 param="sha256",
                 code="checksum_mismatch",
             )
@@ -232,12 +235,12 @@ class Uploads:
         received = sum(known.bytes for known in parts)
         if received + part.bytes > upload.bytes:
             raise TooLargeError(
-                f"The upload was declared with {upload.bytes} bytes; {received} have come and this "
-                f"part has {part.bytes}.",
+                f"The upload was declared with {upload.bytes} bytes; {received} bytes have "
+                f"arrived, and this part of {part.bytes} bytes would exceed that.",
                 param="data",
             )
         if len(parts) >= PARTS_MAX:
-            raise TooLargeError(f"An upload has {PARTS_MAX} parts at most.", param="data")
+            raise TooLargeError(f"An upload can have at most {PARTS_MAX} parts.", param="data")
         return None
 
     async def complete(self, upload_id: str, body: UploadComplete) -> Upload:
@@ -250,7 +253,7 @@ class Uploads:
         for expected in (row.sha256, body.sha256):
             if expected is not None and expected != sha256:
                 raise BadRequestError(
-                    f"The file's SHA-256 is {sha256}, not {expected}.",
+                    f"The SHA-256 of the file is {sha256}, not {expected} as declared.",
                     param="sha256",
                     code="checksum_mismatch",
                 )
@@ -276,7 +279,9 @@ class Uploads:
         except FileNotFoundError as error:
             async with self._session() as session:
                 await self._require_pending(session, upload_id)
-            raise ConflictError("A part of the upload has been lost; upload it anew.") from error
+            raise ConflictError(
+                "A part of the upload has been lost. Start the upload again."
+            ) from error
         return digest.hexdigest()
 
     async def cancel(self, upload_id: str) -> Upload:
@@ -284,7 +289,7 @@ class Uploads:
         async with self._session() as session:
             row = await self._require(session, upload_id, for_update=True)
             if row.status not in ("pending", "completed", "cancelled"):
-                raise ConflictError(f"The upload is {row.status}; it cannot be cancelled.")
+                raise ConflictError(f"The upload is {row.status} and can no longer be cancelled.")
             row.status = "cancelled"
             parts = await repository.parts_of(session, upload_id)
         await self._storage.discard([part_key(upload_id, part.id) for part in parts])
@@ -296,7 +301,9 @@ class Uploads:
         async with self._session() as session:
             row = await self._require(session, upload_id)
         if row.status != "completed" or row.sha256 is None:
-            raise ConflictError(f"The upload is {row.status}, not completed.", param="upload_id")
+            raise ConflictError(
+                f"The upload is {row.status}, not completed. Complete it first.", param="upload_id"
+            )
         return ReceivedWeights(row.bytes, row.sha256, upload_id=upload_id)
 
     async def _require(
@@ -318,7 +325,9 @@ class Uploads:
         row = await self._require(session, upload_id, for_update=True)
         if row.status != "pending" or row.expires_at <= datetime.now(UTC):
             status = row.status if row.status != "pending" else "expired"
-            raise ConflictError(f"The upload is {status}; it takes nothing more.")
+            raise ConflictError(
+                f"The upload is {status} and accepts no more parts. Start a new upload."
+            )
         return row
 
 
@@ -328,12 +337,13 @@ def _in_order(
     """Raises BadRequestError unless these parts are the whole file."""
     known = {part.id: part for part in parts}
     if not known.keys() >= set(part_ids):
-        raise BadRequestError("part_ids must name parts of this upload.", param="part_ids")
+        raise BadRequestError("part_ids must list parts of this upload.", param="part_ids")
     ordered = [known[part_id] for part_id in part_ids]
     total = sum(part.bytes for part in ordered)
     if total != upload.bytes:
         raise BadRequestError(
-            f"The parts have {total} bytes; {upload.bytes} were declared.", param="part_ids"
+            f"The parts have {total} bytes in total, but {upload.bytes} were declared.",
+            param="part_ids",
         )
     return ordered
 

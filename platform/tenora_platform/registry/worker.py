@@ -129,7 +129,9 @@ class IntakeWorker:
             try:
                 await self._examine(row)
             except CheckLostError as error:
-                _log.warning("check lost", version=row.id, attempt=attempts, reason=str(error))
+                _log.warning(
+                    "upload check lost", version=row.id, attempt=attempts, reason=str(error)
+                )
             except BaseException:
                 async with self._state.db.admin_session() as session:
                     await repository.uncount_check(session, row.id)
@@ -213,7 +215,7 @@ class IntakeWorker:
             for each in contents:
                 await lock(session, f"content:{each}")
             if not await self._storage.published(digest, row.draft_layer_digest):
-                raise OSError(f"the content {digest} was withdrawn while it was being activated")
+                raise OSError(f"the content {digest} was deleted while it was being activated")
             moved = await repository.move_state(
                 session,
                 row.id,
@@ -346,7 +348,7 @@ def _lost() -> ValidationReport:
             Problem(
                 field="weights",
                 code="upload_lost",
-                message="the upload is no longer in the store; please upload it again",
+                message="the uploaded file is no longer in the object store; upload it again",
             )
         ]
     )
@@ -358,7 +360,7 @@ def _damaged() -> ValidationReport:
             Problem(
                 field="weights",
                 code="checksum_mismatch",
-                message="the stored bytes are not those that were uploaded; please upload again",
+                message="the stored file does not match its checksum; upload it again",
             )
         ]
     )

@@ -96,7 +96,7 @@ class Aliases:
             targets: Targets | None = last.before["targets"] if last.before else None
             rollout = await repository.running_rollout(session, adapter.id, alias)
             if rollout is not None:
-                end_rollout(rollout, "cancelled", reason or "rolled back by hand")
+                end_rollout(rollout, "cancelled", reason or "rolled back manually")
             if last.rollout_id is not None and last.action in ("rollout.begin", "rollout.advance"):
                 of = await repository.rollout_by_id(session, last.rollout_id)
                 targets = of.before if of is not None else targets
@@ -140,7 +140,7 @@ class Aliases:
         if wanted is None:
             if row is None:
                 raise BadRequestError(
-                    "A new alias needs targets.",
+                    "targets is required for a new alias.",
                     param="targets",
                     code="missing_required_parameter",
                 )
@@ -150,11 +150,14 @@ class Aliases:
         await self._check_serves(writer, numbers)
         if await repository.running_rollout(session, adapter.id, writer.alias) is not None:
             raise ConflictError(
-                "A roll-out is moving the targets of this alias; cancel it first, or roll back.",
+                "A rollout is changing the targets of this alias. Cancel it first, or roll back.",
                 code="rollout_running",
             )
         if row is None and len(await registry.aliases_of(session, [adapter.id])) >= ALIASES_MAX:
-            raise ConflictError(f"{adapter.name} has {ALIASES_MAX} aliases already.", param="alias")
+            raise ConflictError(
+                f"{adapter.name} already has {ALIASES_MAX} aliases, the maximum. Delete one first.",
+                param="alias",
+            )
         return [target.model_dump() for target in wanted]
 
     async def _check_serves(self, writer: AliasWriter, versions: Mapping[str, int]) -> None:
@@ -185,8 +188,8 @@ class Aliases:
         if row is None:
             return unknown_alias(name, alias)
         return ConflictError(
-            f"{name}@{alias} has had no other targets before these, or a roll-out has gone back to "
-            "them already.",
+            f"{name}@{alias} has no earlier targets to roll back to, or a rollout has already "
+            "rolled back to them.",
             code="nothing_to_roll_back",
         )
 
@@ -212,7 +215,7 @@ async def require_serving(
     if not set(versions) & await serving_versions(session, adapter):
         named = ", ".join(str(number) for number in versions)
         raise ConflictError(
-            f"The targets before were version {named} of {adapter.name}, which no longer serves.",
+            f"The earlier targets (version {named} of {adapter.name}) are no longer active.",
             code="version_not_serving",
         )
 
@@ -225,7 +228,7 @@ def end_rollout(row: RolloutRow, state: str, reason: str | None) -> None:
 def _check_name(alias: str) -> None:
     if re.fullmatch(ALIAS_NAME[1:-1], alias) is None:
         raise BadRequestError(
-            "An alias starts with a letter and has 1 to 63 letters, digits, '.', '_' or '-'.",
+            "An alias must start with a letter and have 1 to 63 letters, digits, '.', '_' or '-'.",
             param="alias",
             code="invalid_value",
         )
@@ -234,9 +237,12 @@ def _check_name(alias: str) -> None:
 def _check_weights(targets: Sequence[AliasTarget]) -> None:
     if sum(target.weight for target in targets) != PARTS:
         raise BadRequestError(
-            "The weights of the targets must add up to 100.", param="targets", code="invalid_value"
+            "The weights of the targets must add up to 100, not {sum((target.weight for "
+            "target in targets))}.",
+            param="targets",
+            code="invalid_value",
         )
     if len({target.version for target in targets}) != len(targets):
         raise BadRequestError(
-            "A version appears twice among the targets.", param="targets", code="invalid_value"
+            "targets lists a version twice.", param="targets", code="invalid_value"
         )

@@ -39,8 +39,9 @@ def _fails_more(guard: Guard, evidence: Evidence) -> str | None:
     if of.error_rate - before.error_rate <= guard.error_rate:
         return None
     return (
-        f"{of.errors} of {of.requests} requests failed ({of.error_rate:.1%}), of the versions "
-        f"before {before.error_rate:.1%}; {guard.error_rate:.1%} more are allowed"
+        f"{of.errors} of {of.requests} requests failed ({of.error_rate:.1%}), compared to "
+        f"{before.error_rate:.1%} with the earlier versions; at most {guard.error_rate:.1%} "
+        "more is allowed"
     )
 
 
@@ -53,8 +54,8 @@ def _answers_later(guard: Guard, evidence: Evidence) -> str | None:
     if ms is None or before_ms is None or ms <= most * before_ms:
         return None
     return (
-        f"half of the requests waited {ms:.0f} ms or more for the first token, of the versions "
-        f"before {before_ms:.0f} ms; {most:g} times as long is allowed"
+        f"the median time to the first token is {ms:.0f} ms, compared to {before_ms:.0f} ms "
+        f"with the earlier versions; at most {most:g} times as long is allowed"
     )
 
 
@@ -65,8 +66,9 @@ def _scores_less(guard: Guard, evidence: Evidence) -> str | None:
     if scores.before - scores.version <= guard.score_drop:
         return None
     return (
-        f"it scored {scores.version:.4g} in {scores.evaluation_id}, the versions before "
-        f"{scores.before:.4g}; {guard.score_drop:g} less is allowed"
+        f"its score in {scores.evaluation_id} is {scores.version:.4g}, compared to "
+        f"{scores.before:.4g} for the earlier versions; at most {guard.score_drop:g} less is "
+        "allowed"
     )
 
 

@@ -64,7 +64,7 @@ class RolloutKeeper:
                 try:
                     await self._look(row, now)
                 except Exception as error:
-                    log_failure(_log, "roll-out not looked at", error, rollout=row.id)
+                    log_failure(_log, "rollout could not be checked", error, rollout=row.id)
 
     async def _look(self, row: RolloutRow, now: datetime) -> None:
         of = OfAlias(row.tenant_id, row.adapter_id, row.alias)
@@ -106,10 +106,10 @@ class RolloutKeeper:
             evidence = replace(evidence, scores=scores)
         wrong = breach(guard, evidence)
         if row.version not in serving:
-            wrong = f"version {row.version} no longer serves"
+            wrong = f"version {row.version} is no longer active"
         if wrong is not None:
             if not serving & {target["version"] for target in row.before}:
-                _note_held(row, now, f"{wrong}; and no version before it serves any more")
+                _note_held(row, now, f"{wrong}; and no earlier version is active any more")
                 return False
             await self._roll_back(writer, row, wrong, evidence)
             return True
@@ -179,7 +179,7 @@ class RolloutKeeper:
 def _note_held(row: RolloutRow, now: datetime, reason: str) -> None:
     if row.held_since is None:
         row.held_since = now
-        _log.warning("roll-out held", rollout=row.id, reason=reason)
+        _log.warning("rollout paused", rollout=row.id, reason=reason)
     row.held_reason = reason[:500]
 
 

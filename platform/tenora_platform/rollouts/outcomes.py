@@ -163,7 +163,11 @@ class Outcomes:
             try:
                 await self.flush()
             except RedisError as error:
-                _log.warning("outcomes wait", hashes=len(self._waiting), reason=str(error))
+                _log.warning(
+                    "request outcomes are waiting to be stored",
+                    hashes=len(self._waiting),
+                    reason=str(error),
+                )
 
     async def finish(self) -> None:
         """Before the process ends."""

@@ -40,8 +40,9 @@ async def list_adapter_aliases(name: str, state: State, tenant: AdapterTenant) -
 async def put_adapter_alias(
     name: str, alias: str, body: AliasUpdate, state: State, tenant: AdapterTenant
 ) -> Alias:
-    """Point `name@alias` at one or several versions; `prod` is what `name` alone means. Of several,
-    each `user` (or `prompt_cache_key`) stays with one, and no more of them move than must."""
+    """Point `name@alias` at one or several versions; the plain `name` means the alias `prod`. With
+    several targets, each `user` (or `prompt_cache_key`) stays with one version, and as few of them
+    as possible move when the weights change."""
     return await Aliases(state, tenant).put(name, alias, body)
 
 
@@ -49,7 +50,7 @@ async def put_adapter_alias(
 async def delete_adapter_alias(
     name: str, alias: str, state: State, tenant: AdapterTenant
 ) -> Deleted:
-    """Its versions stay; a roll-out of it ends."""
+    """Delete an alias. Its versions stay; a rollout of it ends."""
     await Aliases(state, tenant).delete(name, alias)
     return Deleted(id=f"{name}@{alias}", object="adapter_alias")
 
@@ -63,7 +64,7 @@ async def get_adapter_alias_history(
     limit: Limit = 20,
     after: After = None,
 ) -> AliasHistory:
-    """Every change, newest first: from what to what, by whom, when and why."""
+    """List every change of an alias, newest first: old and new targets, by whom, when and why."""
     return await Aliases(state, tenant).history(name, alias, after=after, limit=limit)
 
 
@@ -81,8 +82,8 @@ async def roll_back_adapter_alias(
 async def begin_adapter_rollout(
     name: str, alias: str, body: RolloutCreate, state: State, tenant: AdapterTenant
 ) -> Rollout:
-    """Lead the alias to a version in stages. It goes on by itself, and back to the targets before
-    it, within seconds, where the version does worse than `guard` allows."""
+    """Start a staged rollout of a version. It advances automatically, and rolls back within seconds
+    to the earlier targets if the version does worse than `guard` allows."""
     return await Rollouts(state, tenant).begin(name, alias, body)
 
 
@@ -90,7 +91,7 @@ async def begin_adapter_rollout(
 async def get_adapter_rollout(
     name: str, alias: str, state: State, tenant: AdapterTenant
 ) -> Rollout:
-    """The one that runs, else the last."""
+    """Get the running rollout, else the last one."""
     return await Rollouts(state, tenant).get(name, alias)
 
 
@@ -98,7 +99,7 @@ async def get_adapter_rollout(
 async def cancel_adapter_rollout(
     name: str, alias: str, state: State, tenant: AdapterTenant, body: Because | None = None
 ) -> Rollout:
-    """End it; all requests go to the targets before it again."""
+    """Cancel the running rollout; all requests go to the earlier targets again."""
     return await Rollouts(state, tenant).cancel(name, alias, body.reason if body else None)
 
 

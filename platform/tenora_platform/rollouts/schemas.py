@@ -22,8 +22,8 @@ Action = Literal[
 
 
 class AliasUpdate(Body):
-    """PUT body; what is not said stays. The weights of `targets` add up to 100; `shadow` null ends
-    shadow traffic; `reason` is kept in the history."""
+    """PUT body; absent fields stay as they are. The weights of `targets` add up to 100; `shadow`
+    null ends shadow traffic; `reason` is kept in the history."""
 
     targets: list[AliasTarget] | None = Field(default=None, min_length=1, max_length=16)
     shadow: Shadow | None = None
@@ -41,7 +41,7 @@ class Because(Body):
 
 
 class AliasList(BaseModel):
-    """All of one adapter's, by name."""
+    """All aliases of one adapter, by name."""
 
     object: Literal["list"] = "list"
     data: list[Alias]
@@ -54,8 +54,8 @@ class AliasState(Body):
 
 
 class AliasChange(IdItem):
-    """`before` null: there was no such alias; `after` null: it was deleted. `actor` is a key, a
-    person, or `rollout` where a staged roll-out went on or back by itself."""
+    """`before` null: the alias was created; `after` null: it was deleted. `actor` is a key, a
+    person, or `rollout` if a staged rollout advanced or was rolled back automatically."""
 
     object: Literal["alias_change"] = "alias_change"
     action: Action
@@ -73,8 +73,8 @@ class AliasHistory(ListPage[AliasChange]):
 
 class Stage(Body):
     """`percent` of the requests go to the version until `after_s` seconds have passed and it has
-    answered `after_requests` in this stage, whichever are said. The last stage is watched for as
-    long, a minute if it says nothing; then the roll-out is complete."""
+    answered `after_requests` in this stage (each if set). The last stage is watched in the same way
+    (for a minute if neither is set); then the rollout is complete."""
 
     percent: int = Field(ge=1, le=100)
     after_s: float | None = Field(default=None, ge=0, le=30 * 86400)
@@ -86,11 +86,11 @@ class Stage(Body):
 
 
 class Guard(Body):
-    """When to go back by itself: the version fails by more than `error_rate` more often than those
-    before it (0.05: five of a hundred requests), or its median time to the first token is more than
-    `ttft_ratio` times theirs, both judged once it has answered `min_requests`; or its score is more
-    than `score_drop` below the best of theirs, in the newest evaluation that asked both. Null: not
-    looked at."""
+    """When to roll back automatically: the version's error rate exceeds that of the earlier
+    versions by more than `error_rate` (0.05 is five in a hundred requests), or its median time to
+    the first token is more than `ttft_ratio` times theirs, both judged once it has answered
+    `min_requests`; or its score is more than `score_drop` below their best one, in the newest
+    evaluation that includes both. Null: not checked."""
 
     error_rate: float | None = Field(default=0.05, ge=0, le=1)
     ttft_ratio: float | None = Field(default=1.5, gt=1, le=1000)
@@ -109,15 +109,15 @@ class RolloutCreate(Body):
     def _grow(cls, stages: list[Stage]) -> list[Stage]:
         percents = [stage.percent for stage in stages]
         if percents != sorted(set(percents)):
-            raise ValueError("the percents must grow from one stage to the next")
+            raise ValueError("percent must increase from one stage to the next")
         if not all(stage.has_end for stage in stages[:-1]):
-            raise ValueError("each stage but the last needs after_s or after_requests")
+            raise ValueError("each stage except the last needs after_s or after_requests")
         return stages
 
 
 class Numbers(Body):
-    """Of requests that have ended: errors are answers of 5xx and sequences that failed. `ttft_ms`
-    is the median, to within a tenth; null where nothing was timed."""
+    """Finished requests: errors are 5xx answers and sequences that failed. `ttft_ms` is the median,
+    accurate to a tenth; null if nothing was timed."""
 
     requests: int
     errors: int
@@ -126,15 +126,17 @@ class Numbers(Body):
 
 
 class RolloutNumbers(Body):
-    """The version beside those before it, in the last minute, or ten where one has too few."""
+    """The version beside the earlier versions, over the last minute, or the last ten if one has too
+    few requests."""
 
     version: Numbers
     before: Numbers
 
 
 class Rollout(IdItem):
-    """`held`: it neither goes on nor back, and why. `numbers` are of now while it runs (null: Redis
-    does not answer), and those that decided where it was rolled back."""
+    """`held`: the rollout is paused, neither advancing nor rolling back, and why. `numbers` are
+    current while it runs (null: Redis does not answer); after an automatic rollback they are those
+    that caused it."""
 
     object: Literal["rollout"] = "rollout"
     name: str
@@ -156,8 +158,8 @@ class Rollout(IdItem):
 
 
 class ComparedAnswer(Item):
-    """One side. Equal digests are equal texts. `choices` are the texts, where the tenant keeps the
-    contents of its requests; null where it does not."""
+    """One side of the comparison. Equal digests mean equal texts. `choices` are the texts; null if
+    the tenant does not keep the contents of its requests."""
 
     request_id: str
     version: int
@@ -170,8 +172,8 @@ class ComparedAnswer(Item):
 
 
 class ShadowAnswer(IdItem):
-    """What was sent beside what the shadow answered (null: it failed, by `error`). Only of a
-    `greedy` request (temperature 0) can one expect that both are `equal`."""
+    """The answer that was sent, beside the shadow's (null: it failed with `error`). Only for a
+    `greedy` request (temperature 0) can both be expected to be `equal`."""
 
     object: Literal["shadow_answer"] = "shadow_answer"
     greedy: bool
@@ -188,7 +190,7 @@ class ShadowMedians(Item):
 
 
 class ShadowSummary(Item):
-    """Of what is kept of this version: a thousand answers of an alias at the most."""
+    """Over the stored answers of this version: at most a thousand answers per alias."""
 
     version: int
     compared: int
@@ -201,8 +203,8 @@ class ShadowSummary(Item):
 
 
 class ShadowReport(ListPage[ShadowAnswer]):
-    """`shadow` is what runs now (null: nothing); `summary` of each version that ran, newest first;
-    `data` the answers, newest first."""
+    """`shadow` is the current shadow traffic (null: none); `summary` has each version that ran,
+    newest first; `data` has the answers, newest first."""
 
     name: str
     alias: str

@@ -72,7 +72,9 @@ class Rollouts:
             if adapter is not None:
                 row = await repository.last_rollout(session, adapter.id, alias)
         if row is None:
-            raise NotFoundError(f"{name[:80]}@{alias[:80]} has had no roll-out.", param="alias")
+            raise NotFoundError(
+                f"There has been no rollout of {name[:80]}@{alias[:80]}.", param="alias"
+            )
         return _view(name, row, await self._numbers(row))
 
     async def cancel(self, name: str, alias: str, reason: str | None) -> Rollout:
@@ -80,7 +82,7 @@ class Rollouts:
         async with self._aliases.writing(name, alias) as writer:
             row = await repository.running_rollout(writer.session, writer.adapter.id, alias)
             if row is None:
-                raise NotFoundError(f"No roll-out of {name}@{alias[:80]} runs.", param="alias")
+                raise NotFoundError(f"No rollout of {name}@{alias[:80]} is running.", param="alias")
             versions = [target["version"] for target in row.before]
             await require_serving(writer.session, writer.adapter, versions)
             change = Change("rollout.cancel", self._tenant.actor, reason, row.id)
@@ -101,11 +103,13 @@ class Rollouts:
             )
         if await repository.running_rollout(session, adapter.id, writer.alias) is not None:
             raise ConflictError(
-                "A roll-out of this alias runs already; cancel it first.", code="rollout_running"
+                "A rollout of this alias is already running. Cancel it first.",
+                code="rollout_running",
             )
         if there.targets == [{"version": body.version, "weight": PARTS}]:
             raise ConflictError(
-                f"{adapter.name}@{writer.alias} is version {body.version} for everybody already.",
+                f"{adapter.name}@{writer.alias} already sends all requests to version "
+                f"{body.version}.",
                 param="version",
             )
 

@@ -26,9 +26,9 @@ def template_text(data: bytes) -> str | None:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadRequestError("chat_template is not UTF-8.", param="chat_template") from error
+        raise BadRequestError("chat_template is not valid UTF-8.", param="chat_template") from error
     if "\0" in text:
-        raise BadRequestError("chat_template has a NUL character.", param="chat_template")
+        raise BadRequestError("chat_template contains a NUL character.", param="chat_template")
     return text or None
 
 
@@ -40,7 +40,7 @@ def template_problem(template: AdapterTemplate) -> Problem | None:
         except InvalidRequestError as error:
             return _problem(str(error))
         if messages[-1]["content"] not in text:
-            return _problem("it leaves out what the user says")
+            return _problem("it leaves out the user's message")
     return None
 
 
@@ -48,6 +48,6 @@ def _problem(why: str) -> Problem:
     return Problem(
         field="chat_template",
         code="invalid_chat_template",
-        message=f"a short chat does not render: {why}; upload the adapter without chat_template to "
-        "use the base model's own",
+        message=f"a short chat could not be rendered: {why}; fix the template, or upload the "
+        "adapter without chat_template to use the base model's",
     )

@@ -57,7 +57,9 @@ def answer(question: Question) -> Answer:
     except EngineError as error:
         return Answer(error=str(error))
     except (MemoryError, RecursionError) as error:
-        return Answer(error=f"it needs more than it may have ({type(error).__name__})")
+        return Answer(
+            error=(f"it needs more memory or recursion than allowed ({type(error).__name__})")
+        )
 
 
 def serve(owner: socket.socket) -> None:

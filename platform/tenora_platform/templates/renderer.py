@@ -76,7 +76,7 @@ class Renderer:
         try:
             return msgspec.msgpack.decode(raw, type=Answer)
         except msgspec.DecodeError:
-            return Answer(error="it takes more time or memory than a template may")
+            return Answer(error="it takes more time or memory than a template may use")
 
     def _ask(self, fds: Sequence[int]) -> None:
         with self._lock:
@@ -89,7 +89,7 @@ class Renderer:
                     return
                 except OSError:
                     self._end()
-        raise InvalidRequestError("chat templates cannot be rendered now; try again", _PARAM)
+        raise InvalidRequestError("chat templates cannot be rendered right now; try again", _PARAM)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()

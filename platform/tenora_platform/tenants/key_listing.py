@@ -17,9 +17,9 @@ from tenora_platform.tenants.tables import ApiKeyRow
 Sort = Literal["created", "-created", "name", "-name", "last_used", "-last_used"]
 KeyState = Annotated[
     Literal["active", "ended"] | None,
-    Query(description="Only those that are good, or those that were revoked or have expired"),
+    Query(description="Only valid keys, or only keys that were revoked or have expired"),
 ]
-KeySort = Annotated[Sort, Query(description="By what, with - from the largest on")]
+KeySort = Annotated[Sort, Query(description="Sort order; '-' in front means descending")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ async def get_tenant_key(key_id: str, keys: TenantsKeys) -> ApiKey:
 async def change_tenant_key(
     key_id: str, body: ApiKeyChange, keys: TenantsKeys, session: AdminSession, state: State
 ) -> ApiKey:
-    """As PATCH /v1/api_keys/{key_id}, without a bound."""
+    """As PATCH /v1/api_keys/{key_id}, without being bounded by another key."""
     return await _changed(state, session, await keys.change(key_id, body))
 
 
@@ -122,15 +122,15 @@ async def revoke_tenant_key(
 
 @own.post("", status_code=201)
 async def create_key(keys: OwnKeys, body: ApiKeyCreate | None = None) -> NewApiKey:
-    """Another key of this tenant, with no more than the one that asks has: what is left open is as
-    that key has it, and more is 400 `beyond_own_key`. Its secret is in this answer and nowhere
-    else."""
+    """Create another key of this tenant. It can have no more rights than the key that creates it:
+    absent fields are copied from that key, and asking for more is 400 `beyond_own_key`. Its secret
+    is only in this answer."""
     return await keys.create(body or ApiKeyCreate())
 
 
 @own.get("")
 async def list_keys(keys: OwnKeys, wanted: WantedKeys) -> ApiKeyPage:
-    """This tenant's keys, without their secrets; `q` looks in names, prefixes and ids."""
+    """List this tenant's keys without their secrets; `q` searches names, prefixes and ids."""
     return await keys.page(wanted)
 
 
@@ -143,8 +143,8 @@ async def get_key(key_id: str, keys: OwnKeys) -> ApiKey:
 async def change_key(
     key_id: str, body: ApiKeyChange, keys: OwnKeys, session: TenantSession, state: State
 ) -> ApiKey:
-    """Change a key; in force for the next request. What is absent stays, each limit too, and null
-    takes a bound away; what is given may not be more than the key that asks has."""
+    """Change a key, effective with the next request. Absent fields, single limits included, stay as
+    they are; null removes a limit. No value may exceed what the key that sends the request has."""
     return await _changed(state, session, await keys.change(key_id, body))
 
 
@@ -156,15 +156,16 @@ async def rotate_key(
     state: State,
     body: Rotation | None = None,
 ) -> NewApiKey:
-    """A new secret for the key, now, in this answer and nowhere else. The one so far stays good for
-    `overlap_s`, a day if not said; at 0 it ends with what runs by it. It stays one key: its id,
-    its limits and what it has used are as they were."""
+    """Give the key a new secret, effective now; it is only in this answer. The previous secret
+    stays valid for `overlap_s` (one day by default); with 0 it ends at once, with its requests in
+    flight. The key's id, limits and usage do not change."""
     return await _rotated(state, session, *await keys.rotate(key_id, _overlap_s(body)))
 
 
 @own.delete("/{key_id}")
 async def revoke_key(key_id: str, keys: OwnKeys, session: TenantSession, state: State) -> Deleted:
-    """End a key, also the one that asks, and its requests in flight, billed to there."""
+    """Revoke a key (also the one that sends the request) and end its requests in flight; they are
+    billed for what was generated."""
     await keys.revoke(key_id)
     return await _revoked(state, session, key_id)
 

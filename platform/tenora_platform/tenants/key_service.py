@@ -97,11 +97,11 @@ class ApiKeyService:
         anything given that is beyond the asking key, and for giving anything to a key that is."""
         row = await self._row(key_id, lock=True)
         if row.revoked_at is not None:
-            raise ConflictError("This key has been revoked; make a new one.", code="key_ended")
+            raise ConflictError("This key has been revoked; create a new one.", code="key_ended")
         changes = body.model_dump(exclude_unset=True)
         for name in ("name", "scopes"):
             if name in changes and changes[name] is None:
-                raise BadRequestError(f"{name} may not be null.", param=name)
+                raise BadRequestError(f"{name} cannot be null.", param=name)
         require_future(changes.get("expires_at"))
         for name in ("scopes", "models"):
             if changes.get(name):

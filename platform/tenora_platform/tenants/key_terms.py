@@ -51,7 +51,7 @@ def require_within(
     for name in () if own is None else wanted.beyond(own):
         if fields is None or name in fields:
             raise BadRequestError(
-                f"{name} is more than the key that asks for it has itself.",
+                f"{name} exceeds what the key that sent this request has itself.",
                 param=name,
                 code="beyond_own_key",
             )
@@ -68,8 +68,8 @@ def require_model(tenant: TenantContext, model: str) -> None:
     not there is such a model."""
     if not covers(tenant.key_models, model):
         raise ForbiddenError(
-            f"This API key may not use the model {model[:200]!r}; GET /v1/models lists those that "
-            "it may.",
+            f"This API key may not use the model {model[:200]!r}. GET /v1/models lists the "
+            "models it may use.",
             param="model",
             code="model_not_allowed",
         )

@@ -39,7 +39,7 @@ router = APIRouter(prefix="/admin/v1", tags=["admin"], route_class=EdgeRoute)
 
 PlanSort = Annotated[
     Literal["name", "-name", "tenants", "-tenants"],
-    Query(description="By what; with - the other way round"),
+    Query(description="Sort order; '-' in front means descending"),
 ]
 PlanName = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
@@ -50,17 +50,22 @@ async def admin_service(session: AdminSession, state: State, admin: CurrentAdmin
 
 async def chosen_tenants(
     q: Asked = None,
-    plan: Annotated[str | None, Query(max_length=200, description="On this plan")] = None,
-    status: Annotated[listing.Status | None, Query(description="Of this status")] = None,
+    plan: Annotated[
+        str | None, Query(max_length=200, description="Only tenants on this plan")
+    ] = None,
+    status: Annotated[
+        listing.Status | None, Query(description="Only tenants with this status")
+    ] = None,
     sort: Annotated[
         listing.Sort,
         Query(
-            description="By what; with - the other way round. `spend` compares what was spent this "
-            "month in `currency`, `requests` those of today."
+            description="Sort order; '-' in front means descending. `spend` sorts by what was "
+            "spent this month in `currency`, `requests` by the requests of today."
         ),
     ] = "-created",
     currency: Annotated[
-        str, Query(pattern="^[A-Z]{3}$", description="Which one `spend` compares")
+        str,
+        Query(pattern="^[A-Z]{3}$", description="The currency that the sort order `spend` uses"),
     ] = "USD",
 ) -> Chosen:
     """`q` is a part of the name or id."""
@@ -80,7 +85,7 @@ async def list_plans(
     after: After = None,
     limit: Limit = 100,
 ) -> PlanList:
-    """Plans by name, or by how many tenants they have. `after` is a plan's name."""
+    """List plans by name or by number of tenants. `after` is a plan's name."""
     found = await repository.page_of_plans(session, asked=q, sort=sort, after=after, limit=limit)
     shown = [
         PlanListed.of(
@@ -95,7 +100,7 @@ async def list_plans(
 async def put_plan(
     name: PlanName, body: PlanBody, service: AdminTenants, session: AdminSession, state: State
 ) -> Plan:
-    """Make a plan or replace it; its tenants have the new terms at once."""
+    """Create or replace a plan; its tenants have the new terms at once."""
     plan = Plan.of(plan_terms(await service.put_plan(name, body)))
     await state.auth.commit_change(session)
     return plan
@@ -103,12 +108,13 @@ async def put_plan(
 
 @router.post("/tenants", status_code=201, dependencies=[Depends(require_role("operator"))])
 async def create_tenant(body: TenantCreate, service: AdminTenants, answer: Response) -> Tenant:
-    """A new tenant. A name that others have is taken, and `x-tenora-warning` says whose it is too;
-    with `if_name_exists: "refuse"` it is 409 `tenant_name_exists` instead, with their ids in the
-    message and, by commas, in `error.tenants`."""
+    """Create a tenant. If other tenants have the same name, it is created anyway and
+    `x-tenora-warning` names them; with `if_name_exists: "refuse"` the answer is 409
+    `tenant_name_exists` instead, with their ids in the message and, separated by commas, in
+    `error.tenants`."""
     row = await service.create_tenant(body)
     if same := await service.namesakes(row.name, but=row.id):
-        answer.headers["x-tenora-warning"] = f"this name is also that of {', '.join(same)}"
+        answer.headers["x-tenora-warning"] = f"other tenants have the same name: {', '.join(same)}"
     return Tenant.model_validate(row)
 
 
@@ -120,8 +126,9 @@ async def list_tenants(
     after: After = None,
     limit: Limit = 20,
 ) -> TenantPage:
-    """Newest first, unless `sort` says otherwise, each with what it has spent this month (UTC). The
-    order by `spend` or `requests` may be some seconds old; what is shown is not."""
+    """List tenants, newest first unless `sort` says otherwise, each with its spend of this month
+    (UTC). The order by `spend` or `requests` may be some seconds old; the values shown are
+    current."""
     days = this_month(datetime.now(UTC))
     rows = await listing.page(session, state.ranks, chosen, days, after=after, limit=limit)
     spent = await listing.spent(session, [row.id for row in rows], days)

@@ -29,7 +29,7 @@ Money = Annotated[Decimal, Field(ge=0, max_digits=38, decimal_places=12)]
 
 
 class KeyLimits(Body):
-    """Null or absent: not limited."""
+    """Null or absent: no limit."""
 
     requests_per_min: Count | None = None
     tokens_per_min: LargeCount | None = None
@@ -46,7 +46,7 @@ class PlanLimits(KeyLimits):
 
 
 class PlanBody(Body):
-    """A whole plan; PUT replaces what was there."""
+    """A whole plan; PUT replaces the existing one."""
 
     sla_class: Tier = "default"
     tiers: list[Tier] | None = None  # service tiers its requests may ask for; null: by class
@@ -60,14 +60,14 @@ class PlanBody(Body):
     @model_validator(mode="after")
     def _class_is_allowed(self) -> Self:
         if self.tiers is not None and self.sla_class not in self.tiers:
-            raise ValueError("tiers must contain the plan's own sla_class")
+            raise ValueError("tiers must include the plan's own sla_class")
         return self
 
     @field_validator("tiers")
     @classmethod
     def _once_each(cls, tiers: list[Tier] | None) -> list[Tier] | None:
         if tiers is not None and len(set(tiers)) != len(tiers):
-            raise ValueError("names a tier twice")
+            raise ValueError("lists a tier twice")
         return tiers
 
 
@@ -95,7 +95,8 @@ class Plan(PlanBody):
 
 
 class PlanListed(Plan, IdItem):
-    """With how many tenants are on it, and how many of them are suspended. `id` is its name."""
+    """A plan with the number of its tenants, and of the suspended ones among them. `id` is its
+    name."""
 
     tenants: int
     tenants_suspended: int
@@ -106,8 +107,8 @@ class PlanList(ListPage[PlanListed]):
 
 
 class TenantCreate(Body):
-    """A name is a label, and two tenants may have one. `if_name_exists: "refuse"` makes that 409
-    `tenant_name_exists`, which names those that have it."""
+    """A name is a label, and two tenants may have the same one. With `if_name_exists: "refuse"`
+    that is 409 `tenant_name_exists`, which names the others."""
 
     name: Name
     plan: Name = "standard"
@@ -116,7 +117,7 @@ class TenantCreate(Body):
 
 
 class TenantChange(Body):
-    """What is absent stays as it is."""
+    """Absent fields stay as they are."""
 
     name: Name | None = None
     plan: Name | None = None
@@ -143,9 +144,9 @@ class Tenant(IdItem):
 
 
 class TenantListed(Tenant):
-    """`spend_month`: what it has used since the month (UTC) began, by currency, in exact decimal
-    strings; `unrated_events` of it wait for a price. `requests_today`: those that have ended since
-    midnight, UTC."""
+    """`spend_month` is the spend of the current month (UTC) by currency, as exact decimal strings,
+    without `unrated_events`, which wait for a price. `requests_today` counts requests finished
+    since midnight UTC."""
 
     spend_month: dict[str, str]
     unrated_events: int
@@ -153,14 +154,15 @@ class TenantListed(Tenant):
 
 
 class TenantPage(ListPage[TenantListed]):
-    """`total`: how many tenants fit what was asked for."""
+    """`total` is the number of matching tenants."""
 
     total: int
 
 
 class ApiKeyCreate(Body):
-    """What is null or absent, each limit too, is as the key that asks has it; to the operator's,
-    everything. `limits` hold within the plan's."""
+    """Fields that are null or absent, single limits included, are copied from the key that sends
+    the request; for the operator that means everything is allowed. `limits` apply in addition to
+    the plan's."""
 
     name: Name = "key"
     scopes: KeyScopes | None = None
@@ -170,7 +172,7 @@ class ApiKeyCreate(Body):
 
 
 class ApiKeyChange(Body):
-    """What is absent stays as it is, each limit too; null takes a bound away."""
+    """Absent fields, single limits included, stay as they are; null removes a limit."""
 
     name: Name | None = None
     scopes: KeyScopes | None = None

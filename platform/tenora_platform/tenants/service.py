@@ -59,8 +59,9 @@ class TenantService:
         same = await self.namesakes(body.name)
         if same and body.if_name_exists == "refuse":
             raise ConflictError(
-                f"There is a tenant called {body.name!r} already: {', '.join(same)}. Choose another"
-                ' name, or send if_name_exists: "allow" to make a second one of this name.',
+                f"A tenant named {body.name!r} already exists: {', '.join(same)}. Choose "
+                'another name, or send if_name_exists: "allow" to create a second one with '
+                "this name.",
                 param="name",
                 code="tenant_name_exists",
                 details={"tenants": ",".join(same)},
@@ -89,7 +90,7 @@ class TenantService:
         """Raises NotFoundError."""
         row = await repository.get_tenant(self._session, tenant_id, lock=lock)
         if row is None:
-            raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+            raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
         return row
 
     async def change_tenant(self, tenant_id: str, body: TenantChange) -> TenantRow:
@@ -103,7 +104,7 @@ class TenantService:
         changes = body.model_dump(exclude_unset=True)
         for name, value in changes.items():
             if value is None and name != "trust_group":
-                raise BadRequestError(f"{name} may not be null.", param=name)
+                raise BadRequestError(f"{name} cannot be null.", param=name)
         if "plan" in changes:
             await self._require_plan(changes["plan"])
         before = _told(row)
@@ -125,7 +126,7 @@ class TenantService:
         if await repository.get_plan(self._session, name) is None:
             plans = ", ".join(plan.name for plan in await repository.list_plans(self._session))
             raise BadRequestError(
-                f"There is no plan {name!r}; there are: {plans}.", param="plan", code="unknown_plan"
+                f"There is no plan {name!r}. Plans: {plans}.", param="plan", code="unknown_plan"
             )
 
 

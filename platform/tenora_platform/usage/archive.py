@@ -192,7 +192,7 @@ class UsageArchive:
         async for event in self.read(row):
             tally.add(event)
         if (tally.rows, tally.sums) != (row.rows, row.sums):
-            raise ArchiveError(f"{row.path} was written with other events than are in it")
+            raise ArchiveError(f"{row.path} does not contain the events it was written with")
 
     async def parts(self, session: AsyncSession, *, dropped: bool = True) -> list[UsageArchiveRow]:
         """The files, oldest first; with `dropped` only those of which the database has no events
@@ -220,7 +220,7 @@ class UsageArchive:
 
     def _check(self, event: ArchivedEvent) -> None:
         if self._seals.event(event.values) != event.seal:
-            raise ArchiveError(f"the seal of event {event.event_id} is broken")
+            raise ArchiveError(f"the seal of event {event.event_id} does not match")
 
 
 def _of_month(low: UUID, high: UUID) -> Select[Any]:
@@ -269,4 +269,4 @@ def events_in(content: bytes) -> Iterator[ArchivedEvent]:
                 read = _read_line(line)
                 yield ArchivedEvent(read.tenant_id, read.event_id, _values_of(read), read.seal)
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        raise ArchiveError(f"it cannot be read as lines of events: {error}") from error
+        raise ArchiveError(f"it cannot be read as JSON lines of events: {error}") from error

@@ -110,7 +110,10 @@ class UsageBooks:
         async with self._db.admin_session() as session:
             gone = set(await session.scalars(query.distinct()))
         return [
-            (good.pop(key)[0], f"usage of {month:%Y-%m} is archived, perhaps with this")
+            (
+                good.pop(key)[0],
+                f"the usage of {month:%Y-%m} has been archived, perhaps with this event",
+            )
             for key, month in old.items()
             if month in gone
         ]

@@ -89,7 +89,9 @@ class UsageCopies:
                     self._unkept.popleft()
             except RedisError as error:
                 waiting = len(self._unkept)
-                _log.warning("copies of usage wait", requests=waiting, reason=str(error))
+                _log.warning(
+                    "copies of usage records are waiting", requests=waiting, reason=str(error)
+                )
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,9 @@ class CopyReader:
             try:
                 await self.run_once()
             except (RedisError, SQLAlchemyError, OSError) as error:
-                _log.warning("copies of usage not compared", reason=plain_reason(error))
+                _log.warning(
+                    "copies of usage records could not be compared", reason=plain_reason(error)
+                )
 
     async def run_once(self) -> int:
         """Store what is older than `age_s` and has no event, and forget it; returns how many
@@ -153,7 +157,7 @@ class CopyReader:
             try:
                 records += _decode(entry.copy)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                await self._bury(entry, f"a copy that cannot be read: {error}")
+                await self._bury(entry, f"a copy of a usage record cannot be read: {error}")
         if not records:
             return 0
         async with self._db.admin_session() as session:
@@ -169,7 +173,11 @@ class CopyReader:
     async def _bury(self, entry: _Entry, reason: str) -> None:
         """Shown among the dead letters; the others go on."""
         event_id = f"copy:{sha256(entry.copy).hexdigest()}"
-        _log.error("a copy of usage set aside", event_id=event_id, reason=reason)
+        _log.error(
+            "a copy of a usage record is set aside as a dead letter",
+            event_id=event_id,
+            reason=reason,
+        )
         values = {
             "event_id": event_id,
             "record": {"stream_id": entry.id.decode(), "bytes": len(entry.copy)},

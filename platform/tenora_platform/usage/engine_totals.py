@@ -46,7 +46,9 @@ class TotalsKeeper:
                 if self._engine.ready:
                     await self.run_once()
             except (EngineError, SQLAlchemyError, OSError) as error:
-                _log.warning("totals of the engine not kept", reason=plain_reason(error))
+                _log.warning(
+                    "the engine's usage totals could not be stored", reason=plain_reason(error)
+                )
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self) -> EngineTotals:

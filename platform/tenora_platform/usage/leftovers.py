@@ -67,7 +67,9 @@ class Leftovers:
                 await self.run_once()
             except (SQLAlchemyError, OSError) as error:
                 _log.warning(
-                    "unbilled usage not looked at", reason=plain_reason(error), retry_s=EVERY_S
+                    "unbilled usage could not be counted",
+                    reason=plain_reason(error),
+                    retry_s=EVERY_S,
                 )
             await asyncio.sleep(EVERY_S)
 
@@ -94,7 +96,7 @@ class Leftovers:
         for letter in letters:
             record = _record(letter)
             if record is not None and await self._sink.retry(record):
-                _log.info("usage record made good", event_id=letter.event_id)
+                _log.info("usage record recovered from the dead letters", event_id=letter.event_id)
         self._after = letters[-1].event_id if len(letters) == LETTERS_AT_ONCE else ""
 
 

@@ -88,7 +88,11 @@ class UsageMonths:
             except (SQLAlchemyError, ArchiveError, BaseError, OSError) as error:
                 self._metrics.usage_upkeep_failures.labels(type(error).__name__).inc()
                 reason = plain_reason(error)
-                _log.error("months of usage not kept", reason=reason, again_in_s=EVERY_S)
+                _log.error(
+                    "monthly partitions of usage could not be maintained",
+                    reason=reason,
+                    again_in_s=EVERY_S,
+                )
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self, today: date) -> list[date]:

@@ -161,7 +161,7 @@ def _add_alike(found: Sums, lists: Mapping[int, PriceList], row: Any) -> None:
 def _amount(price: PriceList, meter: Meter, class_: str, quantity: int) -> Decimal:
     tiers = price.tiers_of(meter, class_)
     if tiers is None:
-        raise LookupError(f"price list {price.id} has no price for {meter} any more")
+        raise LookupError(f"price list {price.id} no longer has a price for {meter}")
     return exact_amount(quantity, tiers[0].per_million)
 
 

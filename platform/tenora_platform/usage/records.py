@@ -70,14 +70,14 @@ def usage_event(record: UsageRecord) -> UsageEvent:
     _check_names(context)
     counts = (record.prompt_tokens, record.cached_tokens, record.output_tokens)
     if min(counts) < 0 or max(counts) >= _COUNT_END:
-        raise BadRecordError(f"its token counts {counts} are impossible")
+        raise BadRecordError(f"its token counts {counts} are not possible")
     if record.cached_tokens > record.prompt_tokens:
         raise BadRecordError("more tokens were cached than the prompt has")
     _check_texts(record)
     try:
         event_id = event_of_run(record.request_id, context, record.index)
     except BadSequenceError as error:
-        raise BadRecordError(f"its sequence {error} is impossible") from error
+        raise BadRecordError(f"its sequence {error} is not possible") from error
     arrival, finished = _time(record.arrival_s), _time(record.finished_s)
     first = None if record.first_token_s is None else _time(record.first_token_s)
     return UsageEvent(
@@ -128,15 +128,15 @@ def _check_names(context: Mapping[str, str]) -> None:
 
 def _check_texts(record: UsageRecord) -> None:
     if not all(isinstance(text, str) for text in record.context.values()):
-        raise BadRecordError("its context holds something else than texts")
+        raise BadRecordError("its context contains something other than strings")
     values = (*msgspec.structs.asdict(record).values(), *record.context.values())
     for text in values:
         if not isinstance(text, str):
             continue
         if "\0" in text:
-            raise BadRecordError("it holds a NUL character")
+            raise BadRecordError("it contains a NUL character")
         if not text.isprintable() and _clean(text) != text:
-            raise BadRecordError("it holds half of a surrogate pair")
+            raise BadRecordError("it contains a lone surrogate")
         if len(text) > _TEXT_MAX:
             raise BadRecordError(f"one of its texts has {len(text)} characters")
 

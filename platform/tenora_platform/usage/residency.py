@@ -81,7 +81,9 @@ class ResidencyBooks:
         return charges
 
     async def _set_aside(self, record: OccupancyRecord, reason: str) -> None:
-        _log.error("occupancy record set aside", event_id=record.event_id, reason=reason)
+        _log.error(
+            "occupancy record set aside as a dead letter", event_id=record.event_id, reason=reason
+        )
         async with self._db.admin_session() as session:
             await repository.add_dead_letter(session, occupancy_letter_values(record, reason))
 
@@ -103,11 +105,11 @@ def _occupancy(record: OccupancyRecord, known: _Known, model: str) -> Occupancy:
     """Raises ValueError with the reason."""
     named = split_id(record.event_id)
     if named is None:
-        raise ValueError("its id is none of ours")
+        raise ValueError("its id is not an id of Tenora's")
     if record.tenant not in known.plans:
         raise ValueError("it names no tenant that exists")
     if not 0 < record.kb_s < 2**62:
-        raise ValueError(f"{record.kb_s} kB seconds are impossible")
+        raise ValueError(f"{record.kb_s} kB-seconds are not possible")
     begins = datetime.fromtimestamp(record.begins_s, UTC)
     ends = datetime.fromtimestamp(record.ends_s, UTC)
     version = known.versions.get((record.tenant, record.adapter_digest))

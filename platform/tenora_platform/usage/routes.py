@@ -33,16 +33,21 @@ router = APIRouter(tags=["usage"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
 
 Start = Annotated[
-    QueryTime | None, Query(description="From here on; default: the current month's first day")
+    QueryTime | None,
+    Query(description="Start of the period; default: the first day of the current month"),
 ]
-End = Annotated[QueryTime | None, Query(description="Before this; default: now")]
-Buckets = Annotated[Bucket, Query(description="The length of a bucket, in UTC")]
+End = Annotated[QueryTime | None, Query(description="End of the period (exclusive); default: now")]
+Buckets = Annotated[Bucket, Query(description="Length of a time bucket, in UTC")]
 GroupBy = Annotated[
     str | None,
-    Query(description="Any of adapter, adapter_version, api_key, model, tier, kind; by commas"),
+    Query(
+        description=(
+            "Group by any of adapter, adapter_version, api_key, model, tier, kind (comma-separated)"
+        )
+    ),
 ]
-BucketLimit = Annotated[int, Query(ge=1, le=744, description="How many buckets at most")]
-Page = Annotated[str | None, Query(description="`next_page` of the answer before")]
+BucketLimit = Annotated[int, Query(ge=1, le=744, description="Maximum number of buckets to return")]
+Page = Annotated[str | None, Query(description="`next_page` of the previous answer")]
 
 
 async def tenant_query(
@@ -71,7 +76,7 @@ async def admin_query(
     end: End = None,
     bucket: Buckets = "1d",
     group_by: GroupBy = None,
-    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    tenant: Annotated[str | None, Query(description="Only the tenant with this id")] = None,
     limit: BucketLimit = 31,
     page: Page = None,
 ) -> UsageQuery:
@@ -90,12 +95,15 @@ async def admin_query(
 
 async def shape_of(
     include: Annotated[
-        Literal["costs"] | None, Query(description="`costs`: with what each result cost")
+        Literal["costs"] | None, Query(description="`costs`: include the cost of each result")
     ] = None,
     top: Annotated[
-        int | None, Query(ge=1, le=100, description="So many groups; all others as one result")
+        int | None,
+        Query(
+            ge=1, le=100, description="Return only this many groups, and all others as one result"
+        ),
     ] = None,
-    top_by: Annotated[TopBy, Query(description="Which groups are the greatest")] = "tokens",
+    top_by: Annotated[TopBy, Query(description="What `top` ranks groups by")] = "tokens",
 ) -> Shape:
     if top_by == "cost" and include != "costs":
         raise BadRequestError(
@@ -113,30 +121,32 @@ AdminQuery = Annotated[UsageQuery, Depends(admin_query)]
 async def get_usage(
     state: State, tenant: UsageTenant, query: TenantQuery, shape: UsageShape
 ) -> UsagePage:
-    """Tokens of finished sequences by time bucket, cached and uncached prompt apart."""
+    """Get the tokens of finished sequences by time bucket, cached and uncached prompt tokens
+    separately."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         return await usage_page(session, query, shape)
 
 
 @router.get("/v1/costs")
 async def get_costs(state: State, tenant: UsageTenant, query: TenantQuery) -> CostPage:
-    """What the usage costs, as exact decimal strings. Events without a price are counted apart."""
+    """Get the cost of usage, as exact decimal strings. Events without a price are counted
+    separately."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         return await cost_page(session, query)
 
 
 @router.get("/admin/v1/usage", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def get_all_usage(session: AdminSession, query: AdminQuery, shape: UsageShape) -> UsagePage:
-    """As /v1/usage, over all tenants; `group_by` may name `tenant` too."""
+    """As /v1/usage, over all tenants; `group_by` may also contain `tenant`."""
     return await usage_page(session, query, shape)
 
 
 @router.get("/admin/v1/reconciliation", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def get_reconciliation(session: AdminSession, state: State) -> Reconciliation:
-    """What was used and is not billed: events without a price, records that were set aside. Both
-    are tried again from time to time. Where budgets had counted otherwise than the books; whether
-    the layers of the books agreed when a worker last compared them (each hour what has moved, each
-    day all of it); and what the canary found."""
+    """Get usage that is not billed: events without a price, and records that were set aside (both
+    are retried from time to time). Also: budget counters that differed from the books; whether the
+    layers of the books agreed at the last reconciliation (hourly for what has changed, daily for
+    everything); and the results of the synthetic checks."""
     found = await reconciliation(session)
     found.budget_corrections = await last_corrections(state.redis)
     run, round_ = await last_done(session), await last_round(session)
@@ -148,5 +158,5 @@ async def get_reconciliation(session: AdminSession, state: State) -> Reconciliat
 
 @router.get("/admin/v1/costs", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def get_all_costs(session: AdminSession, query: AdminQuery) -> CostPage:
-    """As /v1/costs, over all tenants; `group_by` may name `tenant` too."""
+    """As /v1/costs, over all tenants; `group_by` may also contain `tenant`."""
     return await cost_page(session, query)

@@ -14,8 +14,8 @@ Bucket = Literal["1h", "1d", "1mo"]
 
 
 class GroupKeys(BaseModel):
-    """What a result is grouped by; null where the query did not group by it (or for the base
-    model, which has no adapter)."""
+    """What a result is grouped by; null if the query did not group by it (or for the base model,
+    which has no adapter)."""
 
     tenant_id: str | None = None
     adapter: str | None = None
@@ -34,7 +34,7 @@ class CurrencyCost(BaseModel):
 
 
 class UsageCosts(BaseModel):
-    """What it cost, by currency, as GET /v1/costs has it; sequences that wait for a price are in no
+    """The cost by currency, as in GET /v1/costs; sequences that wait for a price are in no
     amount."""
 
     amounts: list[CurrencyCost]
@@ -42,10 +42,10 @@ class UsageCosts(BaseModel):
 
 
 class UsageResult(GroupKeys):
-    """Tokens of finished sequences. `prompt_tokens` = cached + uncached. A request has a sequence
-    for each of its prompts, `n` times. `costs`: where `include=costs` was asked for; then there are
-    also results of what was only held, such as adapters in memory, without any tokens. `others`:
-    how many groups are together in this one, where `top` was asked for."""
+    """Tokens of finished sequences. `prompt_tokens` = cached + uncached. A request has `n`
+    sequences for each of its prompts. `costs` is present with `include=costs`; then there are also
+    results without tokens, for adapters in memory and storage. `others` is the number of groups
+    combined in this result, if `top` was given."""
 
     requests: int
     sequences: int
@@ -65,8 +65,8 @@ class UsageBucket(BaseModel):
 
 
 class UsagePage(BaseModel):
-    """`groups`: each group's over all buckets of this page, the greatest first by `top_by`, the
-    others last; `total`: all of them."""
+    """`groups`: the sums of each group over all buckets of this page, the largest by `top_by`
+    first, and all others last; `total`: the sum over everything."""
 
     object: Literal["page"] = "page"
     data: list[UsageBucket]
@@ -77,8 +77,8 @@ class UsagePage(BaseModel):
 
 
 class MeterCost(BaseModel):
-    """One meter's share: of tokens, loads, kB*s of residency or kB*h of storage. `amount` is an
-    exact decimal string."""
+    """One meter's share: tokens, adapter loads, kB-seconds of residency or kB-hours of storage.
+    `amount` is an exact decimal string."""
 
     meter: Meter
     quantity: int
@@ -86,7 +86,7 @@ class MeterCost(BaseModel):
 
 
 class CostResult(GroupKeys):
-    """`unrated_events` > 0 means: no price was found for them yet, so `amount` lacks them."""
+    """`unrated_events` counts events without a price; `amount` does not include them."""
 
     amount: str
     currency: str
@@ -102,7 +102,7 @@ class CostBucket(BaseModel):
 
 
 class UnratedEvent(BaseModel):
-    """An event that is stored and waits for a price. `x_request_id` is the HTTP answer's header."""
+    """A stored event that waits for a price. `x_request_id` is the header of the HTTP answer."""
 
     event_id: str
     tenant_id: str
@@ -113,7 +113,7 @@ class UnratedEvent(BaseModel):
 
 
 class DeadLetter(BaseModel):
-    """A record of the engine's that could not become an event."""
+    """A record from the engine that could not be stored as an event."""
 
     event_id: str
     reason: str
@@ -122,7 +122,7 @@ class DeadLetter(BaseModel):
 
 
 class BudgetCorrection(BaseModel):
-    """A budget's counter that differed from the books, and was put right; decimal strings."""
+    """A budget counter that differed from the books and was corrected; decimal strings."""
 
     tenant_id: str
     account: str
@@ -132,9 +132,10 @@ class BudgetCorrection(BaseModel):
 
 
 class Reconciliation(BaseModel):
-    """What is kept and not billed, in all and the newest of it. `settled`: there is none. Beside
-    it the budgets that had been counted wrong, of a day; whether the layers of the books agreed
-    when they were last compared as a whole, and what was found; and the canary's last round."""
+    """Usage that is stored and not billed: totals, and the newest of it. `settled` is true if there
+    is none. Also the budget counters corrected in the last day; whether the layers of the books
+    agreed at the last full reconciliation, and its findings; and the last round of synthetic
+    checks."""
 
     object: Literal["reconciliation"] = "reconciliation"
     settled: bool

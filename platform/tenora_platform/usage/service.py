@@ -103,7 +103,7 @@ def _groups(group_by: str | None, allowed: tuple[Group, ...]) -> tuple[Group, ..
         match = next((group for group in allowed if group == name.strip()), None)
         if match is None:
             raise BadRequestError(
-                f"group_by takes {', '.join(allowed)}, not {name.strip()[:40]!r}.",
+                f"group_by must contain only {', '.join(allowed)}, not {name.strip()[:40]!r}.",
                 param="group_by",
                 code="invalid_value",
             )
@@ -119,7 +119,7 @@ def _page_start(page: str) -> datetime:
         return start
     except ValueError as error:
         raise BadRequestError(
-            "page is not a next_page of this route.", param="page", code="invalid_value"
+            "page is not a next_page from this route.", param="page", code="invalid_value"
         ) from error
 
 
@@ -136,7 +136,8 @@ async def _refuse_archived(session: AsyncSession, window: Window) -> None:
     gone = await reading.archived_edge(session, window)
     if gone is not None:
         raise BadRequestError(
-            f"Usage of {gone.start:%Y-%m} is kept by the hour: let start and end be whole hours.",
+            f"Usage of {gone.start:%Y-%m} is stored only by the hour; start and end must be "
+            "whole hours.",
             param="start" if gone.start == window.start else "end",
             code="usage_archived",
         )

@@ -63,11 +63,19 @@ class UsageSink:
             except EngineUnavailableError:
                 await asyncio.sleep(RETRY_S)  # /readyz and the engine's own log tell of it
             except (SQLAlchemyError, EngineError, OSError) as error:
-                _log.warning("usage waits", reason=plain_reason(error), retry_s=RETRY_S)
+                _log.warning(
+                    "usage records are waiting to be stored",
+                    reason=plain_reason(error),
+                    retry_s=RETRY_S,
+                )
                 await asyncio.sleep(RETRY_S)
             except Exception as error:
                 # Money must not stop flowing because of one surprise; the records are kept.
-                _log.exception("usage waits", reason=plain_reason(error), retry_s=RETRY_S)
+                _log.exception(
+                    "usage records are waiting to be stored",
+                    reason=plain_reason(error),
+                    retry_s=RETRY_S,
+                )
                 await asyncio.sleep(RETRY_S)
 
     async def run_once(self) -> int:
@@ -95,7 +103,9 @@ class UsageSink:
             except TimeoutError:
                 return
             except (SQLAlchemyError, EngineError, OSError) as error:
-                _log.warning("usage waits for the next start", reason=str(error))
+                _log.warning(
+                    "usage records stay in the outbox until the next start", reason=str(error)
+                )
                 return
 
     async def store(self, records: Sequence[UsageRecord]) -> None:
@@ -148,5 +158,9 @@ class UsageSink:
             return
         async with self._db.admin_session() as session:
             for record, reason in bad:
-                _log.error("usage record set aside", event_id=record.event_id, reason=reason)
+                _log.error(
+                    "usage record set aside as a dead letter",
+                    event_id=record.event_id,
+                    reason=reason,
+                )
                 await repository.add_dead_letter(session, letter_values(record, reason))

@@ -66,7 +66,9 @@ class StorageDays:
                 if self._engine.ready:
                     await self.run_once(self._engine.model.id)
             except (EngineError, SQLAlchemyError, OSError) as error:
-                _log.warning("storage not booked", reason=plain_reason(error))
+                _log.warning(
+                    "usage of the object store could not be recorded", reason=plain_reason(error)
+                )
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self, model: str) -> int:

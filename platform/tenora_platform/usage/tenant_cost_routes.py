@@ -29,7 +29,8 @@ router = APIRouter(
 
 async def asked_month(
     month: Annotated[
-        PeriodName | None, Query(description="Such as 2026-11, in UTC; absent: the one that runs")
+        PeriodName | None,
+        Query(description="A month such as 2026-11, in UTC; default: the current one"),
     ] = None,
 ) -> Days:
     now = datetime.now(UTC)
@@ -45,11 +46,11 @@ async def list_tenant_costs(
     state: State,
     days: Month,
     chosen: ChosenTenants,
-    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    tenant: Annotated[str | None, Query(description="Only the tenant with this id")] = None,
     after: After = None,
     limit: Limit = 20,
 ) -> TenantCostsPage:
-    """What each tenant costs in a month: by currency and day, with what it will come to if it goes
-    on like that, and the budget of its plan. `spend` sorts by the month that is asked for."""
+    """List what each tenant costs in a month: by currency and day, with a forecast and the budget
+    of its plan. The sort order `spend` uses the requested month."""
     of = replace(chosen, tenant_id=tenant)
     return await costs_page(session, state.ranks, of, days, after=after, limit=limit)

@@ -26,7 +26,8 @@ from tenora_platform.usage.service import money
 
 
 class MonthForecast(BaseModel):
-    """As `GET /admin/v1/forecast` has it: `low` and `high` are null with too few days to go by."""
+    """As in `GET /admin/v1/forecast`: `low` and `high` are null if there are too few days to
+    calculate from."""
 
     projected: str
     low: str | None
@@ -35,8 +36,8 @@ class MonthForecast(BaseModel):
 
 
 class MonthCost(BaseModel):
-    """In one currency: `days` are the month's from its first on, today the last. `forecast` is of a
-    month that runs and has a whole day to go by."""
+    """The cost in one currency. `days` are those of the month from its first one; today is the
+    last. `forecast` exists for the current month once it has a full day."""
 
     currency: str
     amount: str
@@ -45,8 +46,8 @@ class MonthCost(BaseModel):
 
 
 class MonthBudget(BaseModel):
-    """The plan's, as a decimal string, in the `currency` of the tenant's price list. `soft`: the
-    part of it from which on a tenant is warned, or degraded."""
+    """The plan's budget as a decimal string, in the `currency` of the tenant's price list. `soft`
+    is the fraction of it at which a tenant is warned, or degraded."""
 
     amount: str
     currency: str
@@ -55,7 +56,7 @@ class MonthBudget(BaseModel):
 
 
 class TenantCosts(IdItem):
-    """`id` is the tenant's. `unrated_events` wait for a price, and are in no amount."""
+    """`id` is the tenant's. `unrated_events` have no price yet, and are in no amount."""
 
     object: Literal["tenant_costs"] = "tenant_costs"
     name: str
@@ -67,7 +68,7 @@ class TenantCosts(IdItem):
 
 
 class TenantCostsPage(ListPage[TenantCosts]):
-    """`month` with `start` and `end` (exclusive); `total`: how many tenants fit in all."""
+    """`month` with its `start` and `end` (exclusive); `total` is the number of matching tenants."""
 
     month: str
     start: date

@@ -36,7 +36,7 @@ async def keep_request_waits(db: Database, records: Sequence[UsageRecord]) -> No
                 if values:
                     await session.execute(insert(table).on_conflict_do_nothing(), values)
     except (SQLAlchemyError, OSError) as error:
-        _log.warning("what requests waited is not kept", reason=plain_reason(error))
+        _log.warning("wait times of requests could not be stored", reason=plain_reason(error))
 
 
 def _row(

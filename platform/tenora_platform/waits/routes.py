@@ -27,9 +27,9 @@ UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
 OPERATORS = [Depends(require_role(*READERS))]
 
 Start = Annotated[
-    QueryTime | None, Query(description="From here on; default: an hour before the end")
+    QueryTime | None, Query(description="Start of the period; default: an hour before its end")
 ]
-End = Annotated[QueryTime | None, Query(description="Before this; default: now")]
+End = Annotated[QueryTime | None, Query(description="End of the period (exclusive); default: now")]
 
 
 @router.get("/admin/v1/waits", dependencies=OPERATORS)
@@ -41,19 +41,20 @@ async def list_waits(
         str | None,
         Query(
             max_length=100,
-            description="Any of tenant, class, cause, other; by commas. Default: "
+            description="Group by any of tenant, class, cause, other (comma-separated). Default: "
             "tenant,cause,other",
         ),
     ] = None,
 ) -> WaitList:
-    """Who waited, because of whom or of what, in seconds."""
+    """List who waited, and because of whom or what, in seconds."""
     groups = checked_groups(group_by)
     return await wait_list(session, *checked_range(start, end), groups)
 
 
 @router.get("/admin/v1/fairness", dependencies=OPERATORS)
 async def get_fairness(session: AdminSession, start: Start = None, end: End = None) -> Fairness:
-    """Service against weight by class and tenant, and the service gap beside its proven bound."""
+    """Get service against weight by class and tenant, and the service gap beside its proven
+    bound."""
     return await fairness(session, *checked_range(start, end))
 
 
@@ -61,11 +62,11 @@ async def get_fairness(session: AdminSession, start: Start = None, end: End = No
 async def get_request_waits(
     request_id: str, session: TenantSession, tenant: UsageTenant
 ) -> RequestWaits:
-    """What a request waited for, by the answer's `id` or the `x-request-id`."""
+    """Get what a request waited for, by the answer's `id` or the `x-request-id`."""
     return await request_waits(session, request_id, tenant.tenant_id)
 
 
 @router.get("/admin/v1/requests/{request_id}/waits", dependencies=OPERATORS)
 async def get_tenants_request_waits(request_id: str, session: AdminSession) -> NamedRequestWaits:
-    """As /v1/requests/{id}/waits, of whichever tenant, with whose doing it was."""
+    """As /v1/requests/{id}/waits, for any tenant, including which tenants caused each wait."""
     return await named_request_waits(session, request_id)

@@ -57,7 +57,7 @@ class WaitSampler:
                     await self.sweep()
                     self._swept_s = time.monotonic()
             except (EngineError, SQLAlchemyError, OSError) as error:
-                _log.warning("waits are not sampled", reason=plain_reason(error))
+                _log.warning("wait times could not be sampled", reason=plain_reason(error))
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self) -> bool:

@@ -11,8 +11,8 @@ Cause = Literal["queue", "pages", "load", "own", "start", "preempted"]
 
 
 class WaitView(BaseModel):
-    """What is not grouped by is null, as is an `other_id` where it was no other tenant's doing.
-    "other" stands for all tenants that the metrics do not tell apart."""
+    """Fields that the query did not group by are null, and so is `other_id` if no other tenant
+    caused the wait. "other" stands for all tenants that the metrics do not tell apart."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -23,11 +23,13 @@ class WaitView(BaseModel):
     other_id: str | None
     other_name: str | None
     seconds: float
-    sequences: int = Field(description="That waited a millisecond of it at least")
+    sequences: int = Field(
+        description="Number of requests that waited at least one millisecond for this"
+    )
 
 
 class WaitList(BaseModel):
-    """Whole minutes: those that begin in the range and the one that `start` is in."""
+    """Whole minutes: those that begin in the range, and the one that contains `start`."""
 
     object: Literal["waits"] = "waits"
     start: datetime
@@ -38,16 +40,18 @@ class WaitList(BaseModel):
 
 
 class ShareView(BaseModel):
-    """`service_share` of all service in its class, `weight_share` of the weights of those who were
-    served or waited in it; null where the weight is not known."""
+    """`service_share` is the share of all service in its class, `weight_share` the share of the
+    weights of all tenants that were served or waited in it; null if the weight is not known."""
 
     tenant_id: str
     tenant_name: str | None
     service_tokens: int = Field(description="Rounded")
     service_share: float
-    weight: float | None = Field(description="As it is now")
+    weight: float | None = Field(description="As of now")
     weight_share: float | None
-    waited_s: float = Field(description="Behind other tenants, in the queue or for their memory")
+    waited_s: float = Field(
+        description="Seconds waited because of other tenants, in the queue or for memory"
+    )
 
 
 class GapPoint(BaseModel):
@@ -57,7 +61,8 @@ class GapPoint(BaseModel):
 
 
 class ClassFairness(BaseModel):
-    """`gaps`: where anybody waited, the moments at which the gap was nearest to its bound."""
+    """`gaps`: for each period in which anybody waited, the moment at which the gap was closest to
+    its bound."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -85,8 +90,8 @@ class NamedWaitPart(WaitPartView):
 
 
 class SequenceWaits(BaseModel):
-    """`queue_ms` until it first ran, `parts` of it and of what it waited after it had run, the
-    largest first. Null where they are not kept: brief waits, and old ones."""
+    """`queue_ms` is the time until it first ran; `parts` are the causes of that and of later waits,
+    largest first. Null if they are not stored: for short waits, and old ones."""
 
     sequence: int
     queue_ms: float
@@ -94,7 +99,7 @@ class SequenceWaits(BaseModel):
 
 
 class NamedSequenceWaits(BaseModel):
-    """As SequenceWaits, with whose doing each part was."""
+    """As SequenceWaits, with the tenant that caused each part."""
 
     sequence: int
     queue_ms: float

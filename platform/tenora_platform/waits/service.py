@@ -52,7 +52,8 @@ def checked_groups(text: str | None) -> tuple[Group, ...]:
     for name in names:
         if name not in GROUPS:
             raise BadRequestError(
-                f"group_by takes {', '.join(GROUPS)}, by commas; not {name[:40]!r}.",
+                f"group_by must contain only {', '.join(GROUPS)} (comma-separated), not "
+                f"{name[:40]!r}.",
                 param="group_by",
                 code="invalid_value",
             )
@@ -188,8 +189,8 @@ async def _find(session: AsyncSession, name: str, tenant_id: str | None) -> Requ
     request = await requests.find(session, name, tenant_id)
     if request is None:
         raise NotFoundError(
-            f"There is no request {name[:80]!r} that has ended. What has just ended may take a "
-            "second to be in the books."
+            f"There is no finished request {name[:80]!r}. A request that has just ended may "
+            "take a second to appear."
         )
     return request
 

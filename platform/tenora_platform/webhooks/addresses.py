@@ -47,9 +47,9 @@ def parse(url: str, *, private: bool) -> tuple[str, str, int, str]:
     """(scheme, host, port, path with query). Raises BadAddressError; `private`: the operator lets
     webhooks into its own network, and without TLS there."""
     if len(url) > URL_LENGTH_MAX:
-        raise BadAddressError(f"A URL has at most {URL_LENGTH_MAX} characters.")
+        raise BadAddressError(f"A URL can have at most {URL_LENGTH_MAX} characters.")
     if not url.isascii() or any(letter <= " " or letter == "\x7f" for letter in url):
-        raise BadAddressError("A URL has ASCII characters only, and no spaces.")
+        raise BadAddressError("A URL must consist of ASCII characters without spaces.")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -57,12 +57,17 @@ def parse(url: str, *, private: bool) -> tuple[str, str, int, str]:
         raise BadAddressError(f"This is not a URL: {error}.") from None
     schemes = ("https", "http") if private else ("https",)
     if parts.scheme not in schemes or not parts.hostname:
-        raise BadAddressError(f"A webhook's URL begins with {' or '.join(schemes)}:// and a host.")
+        raise BadAddressError(
+            f"A webhook's URL must start with {' or '.join(schemes)}:// and have a host."
+        )
     if parts.username is not None or parts.password is not None:
-        raise BadAddressError("A webhook's URL has no user or password; the signature proves us.")
+        raise BadAddressError(
+            "A webhook's URL cannot contain a user or password; verify the signature of "
+            "each delivery instead."
+        )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if port == 0:
-        raise BadAddressError("There is no port 0.")
+        raise BadAddressError("Port 0 is not a valid port.")
     return parts.scheme, parts.hostname, port or {"https": 443, "http": 80}[parts.scheme], path
 
 
@@ -91,13 +96,13 @@ async def target_of(url: str, *, private: bool) -> Target:
         async with asyncio.timeout(_RESOLVE_S):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, TimeoutError) as error:
-        raise BadAddressError(f"{host} cannot be looked up: {error or 'too slow'}.") from None
+        raise BadAddressError(f"{host} could not be resolved: {error or 'too slow'}.") from None
     addresses = [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
     allowed = addresses if private else [each for each in addresses if is_public(each)]
     if len(allowed) < len(addresses) or not allowed:
         # One that is not: whoever owns the name may be trying.
         raise BadAddressError(
-            f"{host} is {addresses[0] if addresses else 'nowhere'}: webhooks are sent to public "
-            "addresses only, unless the operator allows others."
+            f"{host} resolves to {addresses[0] if addresses else 'nowhere'}. Webhooks are only "
+            "sent to public addresses, unless the operator allows others."
         )
     return Target(scheme, host, port, allowed[0], path)

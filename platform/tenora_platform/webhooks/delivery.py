@@ -56,7 +56,11 @@ class WebhookWorker:
                 try:
                     busy = await self.step()
                 except (SQLAlchemyError, OSError) as error:
-                    _log.warning("webhooks wait", reason=plain_reason(error), retry_s=EVERY_S)
+                    _log.warning(
+                        "webhook deliveries are waiting",
+                        reason=plain_reason(error),
+                        retry_s=EVERY_S,
+                    )
                     busy = False
                 if not busy:
                     await asyncio.sleep(EVERY_S)
@@ -96,7 +100,9 @@ class WebhookWorker:
             await self._settle(row, endpoint, outcome)
         except (SQLAlchemyError, OSError) as error:
             # Its lease ends, and it is sent again: twice rather than never.
-            _log.warning("delivery not settled", delivery=row.id, reason=plain_reason(error))
+            _log.warning(
+                "webhook delivery not recorded", delivery=row.id, reason=plain_reason(error)
+            )
 
     async def _send(self, endpoint: WebhookEndpointRow, event: EventRow) -> Outcome:
         if endpoint.deleted_at is not None or endpoint.disabled_at is not None:
@@ -108,7 +114,7 @@ class WebhookWorker:
         try:
             opened = [self._box.opened(each) for each in keys]
         except InvalidToken:
-            return Outcome(None, "its secret was made under another server secret: rotate it")
+            return Outcome(None, "its secret was created under another server secret; rotate it")
         body = body_of(event)
         headers = signing.headers(opened, event.id, int(now.timestamp()), body)
         return await self._sender.send(endpoint.url, headers, body)
@@ -133,7 +139,7 @@ class WebhookWorker:
             await repository.settle(session, row, **values)
             if outcome.gone:
                 await repository.disable(session, endpoint.id, now, "it answered 410 Gone")
-                await repository.bury(session, endpoint.id, "the endpoint is gone")
+                await repository.bury(session, endpoint.id, "the endpoint answered 410 Gone")
         became = "delivered" if outcome.delivered else "dead" if wait_s is None else "failed"
         self._metrics.webhook_attempts.labels(became).inc()
         if became != "delivered":

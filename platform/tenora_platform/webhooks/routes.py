@@ -21,11 +21,14 @@ from tenora_platform.webhooks.signing import SecretBox
 
 KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 OfState = Annotated[
-    schemas.State | None, Query(alias="state", description="Only of this state, such as dead")
+    schemas.State | None,
+    Query(alias="state", description="Only deliveries in this state, such as dead"),
 ]
 OfType = Annotated[
     str | None,
-    Query(alias="type", description="Only of events of this type, such as invoice.final"),
+    Query(
+        alias="type", description="Only deliveries of events of this type, such as invoice.final"
+    ),
 ]
 
 
@@ -76,7 +79,7 @@ _OWN, _ALL = "/v1/webhook_endpoints", "/admin/v1/webhook_endpoints"
 async def list_webhook_endpoints(
     service: Own, asked: Asked = None, after: After = None, limit: Limit = 20
 ) -> schemas.WebhookEndpointPage:
-    """Newest first, without their secrets."""
+    """List webhook endpoints, newest first, without their secrets."""
     return await service.page(asked, after, limit)
 
 
@@ -84,8 +87,8 @@ async def list_webhook_endpoints(
 async def create_webhook_endpoint(
     body: schemas.EndpointCreate, service: Own
 ) -> schemas.NewWebhookEndpoint:
-    """Events from now on are sent there, signed as Standard Webhooks says; the secret is in this
-    answer and nowhere else."""
+    """Create a webhook endpoint. Events from now on are sent to it, signed as in Standard Webhooks;
+    the secret is only in this answer."""
     return await service.create(body)
 
 
@@ -105,7 +108,8 @@ async def change_webhook_endpoint(
 async def rotate_webhook_secret(
     endpoint_id: str, service: Own, body: Rotation | None = None
 ) -> schemas.NewWebhookEndpoint:
-    """A new secret. For `overlap_s`, a day if not said, what is sent has both signatures."""
+    """Create a new secret. For `overlap_s` (one day by default) deliveries carry both
+    signatures."""
     return await service.rotate(endpoint_id, (body or Rotation()).overlap_s)
 
 
@@ -119,8 +123,8 @@ async def delete_webhook_endpoint(endpoint_id: str, service: Own) -> Deleted:
 async def list_webhook_deliveries(
     endpoint_id: str, service: Own, wanted: Deliveries, after: After = None, limit: Limit = 20
 ) -> schemas.WebhookDeliveryPage:
-    """What became of each event, newest first if not said otherwise; `state=dead`: what was given
-    up after a day. `q` looks in types, ids and what went wrong."""
+    """List the deliveries to an endpoint, newest first by default; `state=dead` selects those given
+    up after a day. `q` searches types, ids and errors."""
     return await service.deliveries(endpoint_id, wanted, after, limit)
 
 
@@ -128,13 +132,13 @@ async def list_webhook_deliveries(
 async def resend_webhook_delivery(
     endpoint_id: str, delivery_id: str, service: Own
 ) -> schemas.WebhookDelivery:
-    """Send it again, now and for a day."""
+    """Send a delivery again, now, with retries for a day."""
     return await service.resend(endpoint_id, delivery_id)
 
 
 @router.post(_OWN + "/{endpoint_id}/resend_dead")
 async def resend_dead_webhooks(endpoint_id: str, service: Own) -> schemas.Resent:
-    """Send the endpoint's dead letters again, the oldest thousand."""
+    """Send the endpoint's dead deliveries again, the oldest thousand first."""
     return schemas.Resent(resent=await service.resend_dead(endpoint_id))
 
 
@@ -142,7 +146,7 @@ async def resend_dead_webhooks(endpoint_id: str, service: Own) -> schemas.Resent
 async def list_operator_webhook_endpoints(
     service: Operators, asked: Asked = None, after: After = None, limit: Limit = 20
 ) -> schemas.WebhookEndpointPage:
-    """The operator's own, newest first; tenants' are theirs."""
+    """List the operator's own endpoints, newest first; tenants' endpoints are not included."""
     return await service.page(asked, after, limit)
 
 
@@ -150,7 +154,8 @@ async def list_operator_webhook_endpoints(
 async def create_operator_webhook_endpoint(
     body: schemas.EndpointCreate, service: Operators
 ) -> schemas.NewWebhookEndpoint:
-    """Every tenant's events from now on are sent there (`tenant_id` says whose)."""
+    """Create an endpoint that receives every tenant's events from now on (`tenant_id` says
+    whose)."""
     return await service.create(body)
 
 

@@ -44,8 +44,9 @@ class EndpointCreate(Body):
 
 
 class EndpointChange(Body):
-    """What is not said stays. `enabled` true begins again, also after the endpoint said that it is
-    gone. A delivery that comes due meanwhile is given up, and may be sent again."""
+    """Absent fields stay as they are. `enabled` true resumes deliveries, also after the endpoint
+    answered 410 Gone. Deliveries that came due while it was disabled are given up, and can be sent
+    again."""
 
     url: Url | None = None
     types: Types | None = None
@@ -65,7 +66,7 @@ class WebhookEndpoint(IdItem):
 
 
 class NewWebhookEndpoint(WebhookEndpoint):
-    """The only answers that hold the secret, `whsec_...`."""
+    """The secret (`whsec_...`) is only in this answer."""
 
     secret: str
 
@@ -75,7 +76,8 @@ class WebhookEndpointPage(ListPage[WebhookEndpoint]):
 
 
 class WebhookDelivery(IdItem):
-    """`webhook-id` is the event's id. `next_at`: when it is tried again; null when it is not."""
+    """`webhook-id` is the event's id. `next_at` is the time of the next attempt; null if there is
+    none."""
 
     object: Literal["webhook_delivery"] = "webhook_delivery"
     event_id: str
@@ -94,7 +96,7 @@ class WebhookDeliveryPage(ListPage[WebhookDelivery]):
 
 
 class Resent(Body):
-    """How many dead letters are sent again."""
+    """`resent` is the number of dead deliveries that are sent again."""
 
     object: Literal["resent"] = "resent"
     resent: int

@@ -57,7 +57,7 @@ class WebhookService:
         there = await repository.list_endpoints(self.session, self.tenant_id, limit=ENDPOINTS_MAX)
         if len(there) >= ENDPOINTS_MAX:
             raise ConflictError(
-                f"There are {ENDPOINTS_MAX} endpoints already; delete one first.",
+                f"There are already {ENDPOINTS_MAX} endpoints, the maximum. Delete one first.",
                 code="too_many_endpoints",
             )
         secret = new_secret()
@@ -82,7 +82,7 @@ class WebhookService:
         changes = body.model_dump(exclude_unset=True)
         for name, value in changes.items():
             if value is None and name != "types":
-                raise BadRequestError(f"{name} may not be null.", param=name)
+                raise BadRequestError(f"{name} cannot be null.", param=name)
         if "url" in changes:
             self._check(changes["url"])
         enabled = changes.pop("enabled", None)
@@ -162,7 +162,7 @@ class WebhookService:
     def _demand_enabled(self, row: WebhookEndpointRow) -> None:
         if row.disabled_at is not None:
             raise ConflictError(
-                "This endpoint is disabled; enable it first.", code="endpoint_disabled"
+                "This endpoint is disabled. Enable it first.", code="endpoint_disabled"
             )
 
     def _check(self, url: str) -> None:
