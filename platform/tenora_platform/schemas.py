@@ -67,6 +67,9 @@ class Deleted(BaseModel):
 
 Limit = Annotated[int, Query(ge=1, le=100, description="How many items to give at most")]
 After = Annotated[str | None, Query(description="Give the items after the one with this id")]
+Internal = Annotated[
+    bool, Query(description="With the platform's own tenants, of synthetic checks and probes")
+]
 Order = Annotated[Literal["asc", "desc"], Query(description="By time")]
 Name = Annotated[
     str,

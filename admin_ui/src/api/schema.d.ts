@@ -9868,6 +9868,8 @@ export interface components {
             created_at: string;
             /** Id */
             id: string;
+            /** Internal */
+            internal: boolean;
             /** Name */
             name: string;
             /**
@@ -10123,6 +10125,8 @@ export interface components {
             created_at: string;
             /** Id */
             id: string;
+            /** Internal */
+            internal: boolean;
             /** Name */
             name: string;
             /**
@@ -11653,6 +11657,8 @@ export interface operations {
                 end?: string | null;
                 /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
                 group_by?: string | null;
+                /** @description With the platform's own tenants, of synthetic checks and probes */
+                internal?: boolean;
                 /** @description How many buckets at most */
                 limit?: number;
                 /** @description `next_page` of the answer before */
@@ -13054,6 +13060,8 @@ export interface operations {
                 end?: string | null;
                 /** @description Of any sequence */
                 finish_reason?: ("stop" | "length" | "abort" | "error") | null;
+                /** @description With the platform's own tenants, of synthetic checks and probes */
+                internal?: boolean;
                 /** @description As ids begin: chatcmpl, cmpl, ... */
                 kind?: string | null;
                 /** @description How many items to give at most */
@@ -14124,6 +14132,8 @@ export interface operations {
                 group_by?: string | null;
                 /** @description `costs`: with what each result cost */
                 include?: "costs" | null;
+                /** @description With the platform's own tenants, of synthetic checks and probes */
+                internal?: boolean;
                 /** @description How many buckets at most */
                 limit?: number;
                 /** @description `next_page` of the answer before */

@@ -71,7 +71,7 @@ async def plans_of(
 ) -> dict[str, str]:
     """By tenant: of these and of those that there were before `end`."""
     query = select(TenantRow.id, TenantRow.plan).where(
-        or_(TenantRow.created_at < end, TenantRow.id.in_(tenants))
+        or_(TenantRow.created_at < end, TenantRow.id.in_(tenants)), ~TenantRow.internal
     )
     return {row.id: row.plan for row in await session.execute(query)}
 
@@ -79,7 +79,8 @@ async def plans_of(
 async def month_used(
     session: AsyncSession, month: date, lists: Iterable[PriceList]
 ) -> list[MonthUsed]:
-    """What every tenant has used of every meter in the month that begins on this day."""
+    """What every tenant but the platform's own has used of every meter in the month that begins on
+    this day."""
     by_no = {price.no: price for price in lists}
     series = UsageSeriesRow
     keys = (
@@ -97,6 +98,7 @@ async def month_used(
         .where(
             UsageDayRow.day >= month,
             UsageDayRow.day < (month + timedelta(days=32)).replace(day=1),
+            UsageDayRow.tenant_id.not_in(select(TenantRow.id).where(TenantRow.internal)),
         )
         .group_by(*keys)
     )

@@ -13,7 +13,7 @@ from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.receipts.filters import Filters, FinishReason, Sort, Status
 from tenora_platform.receipts.schemas import Receipt, RequestPage
 from tenora_platform.receipts.service import Receipts, request_page, requests_named
-from tenora_platform.schemas import After, Limit
+from tenora_platform.schemas import After, Internal, Limit
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.times import QueryTime
 
@@ -107,6 +107,7 @@ async def list_tenants_requests(
     tenant: Annotated[
         Text | None, Query(description="Whose (id); without it, of 7 days, unless `start` is named")
     ] = None,
+    internal: Internal = False,
     q: Named = None,
     after: After = None,
     limit: Limit = 20,
@@ -114,7 +115,7 @@ async def list_tenants_requests(
     """As /v1/requests, of one tenant or, by when they came, of all."""
     if q is not None:
         return await requests_named(session, q, tenant, after, limit)
-    return await request_page(session, asked.of(tenant), after, limit)
+    return await request_page(session, asked.of(tenant, internal=internal), after, limit)
 
 
 @router.get("/admin/v1/requests/{request_id}", response_model=Receipt, dependencies=OPERATORS)
