@@ -67,6 +67,10 @@ class Deleted(BaseModel):
 
 Limit = Annotated[int, Query(ge=1, le=100, description="Maximum number of items to return")]
 After = Annotated[str | None, Query(description="Return the items after the one with this id")]
+Internal = Annotated[
+    bool,
+    Query(description="Include the platform's own tenants, of synthetic checks and probes"),
+]
 Order = Annotated[Literal["asc", "desc"], Query(description="Order by time")]
 Name = Annotated[
     str,

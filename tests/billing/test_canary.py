@@ -121,6 +121,8 @@ async def test_a_round_names_what_is_wrong(
     api: Api, canary: Canary, breaks: Breaks, wrong: set[str]
 ) -> None:
     assert await wrong_in(api, canary) == set()
+    page = (await api.admin("GET", "/admin/v1/tenants?q=Tenora")).json()
+    assert all(each["internal"] for each in page["data"])
     with pytest.MonkeyPatch.context() as patch:
         breaks(api, patch, canary)
         assert await wrong_in(api, canary) == wrong

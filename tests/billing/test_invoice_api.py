@@ -26,12 +26,14 @@ from tenora_platform.ids import new_id
 from tenora_platform.invoices.pdf import pdf_of
 from tenora_platform.invoices.period import before, midnight, month_of, name_of
 from tenora_platform.invoices.schemas import Invoice
+from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
 LAST = before(month_of(datetime.now(UTC)))
 PERIOD = name_of(LAST)
 TIMES = ("arrival_s", "finished_s")
+METERS = ("uncached_prefill", "cached_prefill", "output")
 _minutes = itertools.count(1)
 
 
@@ -307,6 +309,41 @@ async def test_no_letter_breaks_a_pdf(api: Api, name: str) -> None:
     pdf = await api.call(tenant.key, "GET", f"/v1/invoices/{made['id']}.pdf")
     assert pdf.status_code == 200
     assert len(pypdf.PdfReader(io.BytesIO(pdf.content)).pages) == 1
+
+
+async def test_the_platforms_own_tenants_are_left_out_unless_asked_for(api: Api) -> None:
+    """Of requests, spend, previews of prices and invoices."""
+    customer, own = await api.new_tenant("customer"), await api.new_tenant("checks")
+    async with api.state.db.admin_session() as session:
+        row = await session.get_one(TenantRow, own.id)
+        row.internal = True
+        await session.commit()
+    for each in (customer, own):
+        await store(api, record(each, output_tokens=10**6))
+    day = f"{LAST:%Y-%m-%dT00:00:00Z}"
+
+    async def tenants_in(path: str) -> set[str]:
+        answer = await api.admin("GET", path)
+        assert answer.status_code == 200, answer.text
+        ours = (customer.id, own.id)
+        return {tenant for tenant in ours if tenant in answer.text}
+
+    for path in (
+        f"/admin/v1/requests?start={day}&limit=100",
+        f"/admin/v1/usage?start={day}&group_by=tenant",
+        f"/admin/v1/costs?start={day}&group_by=tenant",
+    ):
+        assert await tenants_in(path) == {customer.id}, path
+        assert await tenants_in(f"{path}&internal=true") == {customer.id, own.id}, path
+        assert await tenants_in(f"{path}&tenant={own.id}") == {own.id}, path
+    prices = {"model": "fake-base", "currency": "USD", "per_million": dict.fromkeys(METERS, "1")}
+    answer = await api.admin("POST", "/admin/v1/prices/preview", json=prices | {"month": PERIOD})
+    assert answer.status_code == 200, answer.text
+    assert own.id not in answer.text
+    assert customer.id in answer.text
+    run = await api.admin("POST", "/admin/v1/invoices/run", json={"period": PERIOD, "draft": True})
+    assert own.id not in run.text
+    assert (await make(api, own, draft=True))["id"]
 
 
 async def test_tax_is_the_operators_to_say(api: Api) -> None:

@@ -10189,6 +10189,8 @@ export interface components {
             erased_at?: string | null;
             /** Id */
             id: string;
+            /** Internal */
+            internal: boolean;
             /** Name */
             name: string;
             /**
@@ -10450,6 +10452,8 @@ export interface components {
             erased_at?: string | null;
             /** Id */
             id: string;
+            /** Internal */
+            internal: boolean;
             /** Name */
             name: string;
             /**
@@ -11988,6 +11992,8 @@ export interface operations {
                 end?: string | null;
                 /** @description Group by any of adapter, adapter_version, api_key, model, tier, kind (comma-separated) */
                 group_by?: string | null;
+                /** @description Include the platform's own tenants, of synthetic checks and probes */
+                internal?: boolean;
                 /** @description Maximum number of buckets to return */
                 limit?: number;
                 /** @description `next_page` of the previous answer */
@@ -13437,6 +13443,8 @@ export interface operations {
                 end?: string | null;
                 /** @description Only requests with a sequence that has this finish reason */
                 finish_reason?: ("stop" | "length" | "abort" | "error") | null;
+                /** @description Include the platform's own tenants, of synthetic checks and probes */
+                internal?: boolean;
                 /** @description Only requests whose id starts with this: chatcmpl, cmpl, ... */
                 kind?: string | null;
                 /** @description Maximum number of items to return */
@@ -14572,6 +14580,8 @@ export interface operations {
                 group_by?: string | null;
                 /** @description `costs`: include the cost of each result */
                 include?: "costs" | null;
+                /** @description Include the platform's own tenants, of synthetic checks and probes */
+                internal?: boolean;
                 /** @description Maximum number of buckets to return */
                 limit?: number;
                 /** @description `next_page` of the previous answer */

@@ -73,7 +73,7 @@ async def customers_of(
     """Plan and stay by tenant: of these and of those that there were before `end`."""
     row = TenantRow
     query = select(row.id, row.plan, row.created_at, row.deleted_at).where(
-        or_(row.created_at < end, row.id.in_(tenants))
+        or_(row.created_at < end, row.id.in_(tenants)), ~row.internal
     )
     found = await session.execute(query)
     return {tenant: (plan, Stay(since, until)) for tenant, plan, since, until in found}
@@ -82,7 +82,8 @@ async def customers_of(
 async def month_used(
     session: AsyncSession, month: date, lists: Iterable[PriceList]
 ) -> list[MonthUsed]:
-    """What every tenant has used of every meter in the month that begins on this day."""
+    """What every tenant but the platform's own has used of every meter in the month that begins on
+    this day."""
     by_no = {price.no: price for price in lists}
     series = UsageSeriesRow
     keys = (
@@ -100,6 +101,7 @@ async def month_used(
         .where(
             UsageDayRow.day >= month,
             UsageDayRow.day < (month + timedelta(days=32)).replace(day=1),
+            UsageDayRow.tenant_id.not_in(select(TenantRow.id).where(TenantRow.internal)),
         )
         .group_by(*keys)
     )

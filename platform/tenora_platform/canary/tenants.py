@@ -81,7 +81,7 @@ async def _tenant(state: AppState, session: AsyncSession, role: str) -> str:
     service = TenantService(session, audit=state.audit, actor=_ACTOR)
     if await tenants.get_plan(session, PLAN) is None:
         await service.put_plan(PLAN, PlanBody())
-    row = await service.create_tenant(TenantCreate(name=f"Tenora {role}", plan=PLAN))
+    row = await service.create_tenant(TenantCreate(name=f"Tenora {role}", plan=PLAN), internal=True)
     await session.execute(insert(CanaryRow).values(role=role, tenant=row.id))
     return row.id
 

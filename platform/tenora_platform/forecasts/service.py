@@ -35,13 +35,14 @@ _HOUR = timedelta(hours=1)
 async def forecast(
     session: AsyncSession, tenant_id: str | None, caps: Caps | None, now: datetime
 ) -> Forecast:
-    """Of one tenant, or of all together (`tenant_id` None). `caps`: its plan's."""
+    """Of one tenant, or of all but the platform's own together (`tenant_id` None). `caps`: its
+    plan's."""
     start, end = month_of(now)
     last_month, _ = month_of(start - _HOUR)
     back = min(last_month, floor(now, "day") - timedelta(days=DAYS))
     by_currency: defaultdict[str, dict[date, Decimal]] = defaultdict(dict)
     unrated = 0
-    window = Window(back, floor(now, "hour") + _HOUR, "day", (), tenant_id)
+    window = Window(back, floor(now, "hour") + _HOUR, "day", (), tenant_id, internal=False)
     for each in await reading.sums(session, window):
         if each.meter == "unrated":
             unrated += each.quantity

@@ -82,7 +82,7 @@ async def customers(
     session: AsyncSession, end: date, *, after: str, limit: int, only: str | None
 ) -> list[Customer]:
     """Tenants that there were before `end` or that used something, by id, after the one called
-    `after`."""
+    `after`. The platform's own only where one is named."""
     used = (
         select(literal(1))
         .where(UsageDayRow.tenant_id == TenantRow.id, UsageDayRow.day < end)
@@ -103,8 +103,7 @@ async def customers(
         .order_by(TenantRow.id)
         .limit(limit)
     )
-    if only is not None:
-        query = query.where(TenantRow.id == only)
+    query = query.where(~TenantRow.internal if only is None else TenantRow.id == only)
     found = await session.execute(query)
     return [
         Customer(tenant_id, name, plan, has_used, has_credit, Stay(since, until))

@@ -43,5 +43,5 @@ async def _tenant_id(state: AppState, session: AsyncSession) -> str:
     service = TenantService(session, audit=state.audit, actor=_ACTOR)
     if await tenants.get_plan(session, PLAN) is None:
         await service.put_plan(PLAN, PlanBody(sla_class="flex", weight=WEIGHT_MIN))
-    row = await service.create_tenant(TenantCreate(name="Tenora probes", plan=PLAN))
+    row = await service.create_tenant(TenantCreate(name="Tenora probes", plan=PLAN), internal=True)
     return row.id

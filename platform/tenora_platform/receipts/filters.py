@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
-from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.usage.reading import internal_numbers, tenant_no
 from tenora_platform.usage.tables import UsageEventRow, UsageSeriesRow
 
 Status = Literal["completed", "aborted", "failed"]
@@ -65,9 +65,10 @@ class Filters:
     min_ttft_ms: float | None = None
     min_duration_ms: float | None = None
     sort: Sort = "newest"
+    internal: bool = True  # with the platform's own tenants, where it is all
 
-    def of(self, tenant_id: str | None) -> Filters:
-        return replace(self, tenant_id=tenant_id)
+    def of(self, tenant_id: str | None, *, internal: bool = True) -> Filters:
+        return replace(self, tenant_id=tenant_id, internal=internal)
 
     @property
     def narrowed(self) -> bool:
@@ -105,7 +106,7 @@ class Looked:
     def conditions(self) -> list[ColumnElement[bool]]:
         """On UsageEventRow: that of each request that is found the first sequence that fits."""
         return [
-            *of_tenant(_Event, self.filters.tenant_id),
+            *of_tenants(_Event, self.filters),
             *self.fits(_Event),
             self._is_first(),
             *self._is_no_worse(),
@@ -162,11 +163,10 @@ def _versions(tenant_id: str | None, adapter: str) -> Select[str]:
     return query.where(AdapterVersionRow.number == wanted)
 
 
-def of_tenant(event: Any, tenant_id: str | None) -> list[ColumnElement[bool]]:
-    if tenant_id is None:
-        return []
-    number = select(TenantRow.no).where(TenantRow.id == tenant_id).scalar_subquery()
-    return [event.tenant_no == number]
+def of_tenants(event: Any, filters: Filters) -> list[ColumnElement[bool]]:
+    if filters.tenant_id is not None:
+        return [event.tenant_no == tenant_no(filters.tenant_id)]
+    return [] if filters.internal else [event.tenant_no.not_in(internal_numbers())]
 
 
 def in_window(filters: Filters) -> list[ColumnElement[bool]]:

@@ -12,7 +12,7 @@ from sqlalchemy import REAL, ColumnElement, Numeric, Subquery, case, cast, func,
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from tenora_platform.receipts.filters import Filters, Looked, Sort, of_tenant
+from tenora_platform.receipts.filters import Filters, Looked, Sort, of_tenants
 from tenora_platform.usage.tables import UsageEventRow
 
 _MARGIN = timedelta(days=1)  # a request's sequences do not end further apart
@@ -62,7 +62,7 @@ async def ranked(
 def _rest(filters: Filters) -> Subquery:
     """What the sequences behind the first come to: of the few requests that have more than one, so
     that all others need no second look."""
-    conditions = [_Rest.sequence > 0, *of_tenant(_Rest, filters.tenant_id)]
+    conditions = [_Rest.sequence > 0, *of_tenants(_Rest, filters)]
     if filters.start is not None:
         conditions.append(_Rest.event_time >= filters.start - _MARGIN)
     if filters.end is not None:

@@ -13,7 +13,7 @@ from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.receipts.filters import Filters, FinishReason, Sort, Status
 from tenora_platform.receipts.schemas import Receipt, RequestPage
 from tenora_platform.receipts.service import Receipts, request_page, requests_named
-from tenora_platform.schemas import After, Limit
+from tenora_platform.schemas import After, Internal, Limit
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.times import QueryTime
 
@@ -140,6 +140,7 @@ async def list_tenants_requests(
             )
         ),
     ] = None,
+    internal: Internal = False,
     q: Named = None,
     after: After = None,
     limit: Limit = 20,
@@ -147,7 +148,7 @@ async def list_tenants_requests(
     """As /v1/requests, for one tenant, or for all of them by time of arrival."""
     if q is not None:
         return await requests_named(session, q, tenant, after, limit)
-    return await request_page(session, asked.of(tenant), after, limit)
+    return await request_page(session, asked.of(tenant, internal=internal), after, limit)
 
 
 @router.get("/admin/v1/requests/{request_id}", response_model=Receipt, dependencies=OPERATORS)

@@ -136,6 +136,7 @@ class Tenant(IdItem):
     status: Literal["active", "suspended"]
     trust_group: str | None
     prepaid: bool
+    internal: bool  # the platform's own, for its checks
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None = None

@@ -51,9 +51,9 @@ class TenantService:
         )
         return row
 
-    async def create_tenant(self, body: TenantCreate) -> TenantRow:
-        """Raises BadRequestError for an unknown plan; ConflictError for a name that is taken, if
-        the body wants that refused."""
+    async def create_tenant(self, body: TenantCreate, *, internal: bool = False) -> TenantRow:
+        """`internal`: for the platform's own checks. Raises BadRequestError for an unknown plan;
+        ConflictError for a name that is taken, if the body wants that refused."""
         await self._require_plan(body.plan)
         await repository.lock_tenant_name(self._session, body.name)
         same = await self.namesakes(body.name)
@@ -67,7 +67,11 @@ class TenantService:
                 details={"tenants": ",".join(same)},
             )
         row = TenantRow(
-            id=new_id("tenant"), name=body.name, plan=body.plan, trust_group=body.trust_group
+            id=new_id("tenant"),
+            name=body.name,
+            plan=body.plan,
+            trust_group=body.trust_group,
+            internal=internal,
         )
         self._session.add(row)
         await self._session.flush()

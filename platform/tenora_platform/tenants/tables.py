@@ -76,6 +76,7 @@ class TenantRow(Base):
     status: Mapped[str] = mapped_column(Text, server_default="active")
     trust_group: Mapped[str | None] = mapped_column(Text)  # tenants that may share cached KV
     prepaid: Mapped[bool] = mapped_column(server_default=false())  # spends its credit only
+    internal: Mapped[bool] = mapped_column(server_default=false())  # the platform's own
     deleted_at: Mapped[datetime | None] = mapped_column(_Time)  # suspended since; see `erasure`
     erase_after: Mapped[datetime | None] = mapped_column(_Time)  # until then it can be restored
     erased_at: Mapped[datetime | None] = mapped_column(_Time)

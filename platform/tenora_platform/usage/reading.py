@@ -74,6 +74,7 @@ class Window:
     unit: Unit
     groups: tuple[Group, ...]
     tenant_id: str | None  # None: all tenants (operator)
+    internal: bool = True  # the platform's own among all
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,7 @@ class Part:
             .join(UsageSeriesRow, UsageSeriesRow.id == self.row.series_id)
             .where(*self.conditions)
         )
-        if window.tenant_id is not None:
-            query = query.where(self.row.tenant_id == window.tenant_id)
-        return _with_adapters(query, window)
+        return _with_adapters(query.where(*_of_tenants(self.row, window)), window)
 
 
 def floor(moment: datetime, unit: Unit) -> datetime:
@@ -170,9 +169,7 @@ async def archived_edge(session: AsyncSession, window: Window) -> Span | None:
             UsageHourRow.sequences > 0,
             func.to_regclass(f"usage_events_{hour:%Y_%m}").is_(None),
         )
-        if window.tenant_id is not None:
-            query = query.where(UsageHourRow.tenant_id == window.tenant_id)
-        if await session.scalar(query):
+        if await session.scalar(query.where(*_of_tenants(UsageHourRow, window))):
             return span
     return None
 
@@ -300,6 +297,8 @@ async def _of_events(session: AsyncSession, window: Window, span: Span) -> Async
         )
         if window.tenant_id is not None:
             query = query.where(of.tenant_no == tenant_no(window.tenant_id))
+        elif not window.internal:
+            query = query.where(of.tenant_no.not_in(internal_numbers()))
         for row, series, *group in await session.execute(_with_adapters(query, window)):
             event, sequence = _billable(row, series)
             rating = rating_of(lists, event, row.price_version_no, row.positions)
@@ -333,6 +332,19 @@ def rating_of(
     if not price_version_no:
         return Rating(event, None, (), None)
     return rate_again(lists[price_version_no], event, positions)
+
+
+def _of_tenants(row: type[UsageDayRow | UsageHourRow], window: Window) -> list[ColumnElement[bool]]:
+    if window.tenant_id is not None:
+        return [row.tenant_id == window.tenant_id]
+    if window.internal:
+        return []
+    return [row.tenant_id.not_in(select(TenantRow.id).where(TenantRow.internal))]
+
+
+def internal_numbers() -> Select[int]:
+    """Of the platform's own tenants."""
+    return select(TenantRow.no).where(TenantRow.internal)
 
 
 def tenant_no(tenant_id: str) -> Any:

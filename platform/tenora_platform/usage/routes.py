@@ -13,6 +13,7 @@ from tenora_platform.errors import BadRequestError
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.reconciliation.repository import last_done, last_round
 from tenora_platform.reconciliation.schemas import CanaryRound, Run
+from tenora_platform.schemas import Internal
 from tenora_platform.state import AdminSession, State
 from tenora_platform.times import QueryTime
 from tenora_platform.usage.leftovers import reconciliation
@@ -77,6 +78,7 @@ async def admin_query(
     bucket: Buckets = "1d",
     group_by: GroupBy = None,
     tenant: Annotated[str | None, Query(description="Only the tenant with this id")] = None,
+    internal: Internal = False,
     limit: BucketLimit = 31,
     page: Page = None,
 ) -> UsageQuery:
@@ -90,6 +92,7 @@ async def admin_query(
         page=page,
         groups=ADMIN_GROUPS,
         tenant_id=tenant,
+        internal=internal,
     )
 
 

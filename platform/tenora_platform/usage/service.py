@@ -68,6 +68,7 @@ def make_query(
     page: str | None,
     groups: tuple[Group, ...],
     tenant_id: str | None,
+    internal: bool = False,
 ) -> Query:
     """`start` and `end` are in UTC. Without `start` the current month, without `end` this hour too.
     Raises BadRequestError."""
@@ -91,6 +92,7 @@ def make_query(
         unit=unit,
         groups=_groups(group_by, groups),
         tenant_id=tenant_id,
+        internal=internal,
     )
     return Query(window, tuple(buckets), begin.strftime("%Y%m%dT%H%M%SZ") if more else None)
 
