@@ -14,7 +14,12 @@ from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.chunks import BESIDE_S, LONG_S, ChunkSizer
 from tenora_engine.scheduling.forecast import StepForecast, StepLoad
-from tenora_engine.scheduling.tpot_promises import MARGIN, FirstTokens, TpotPromises
+from tenora_engine.scheduling.tpot_promises import (
+    FORGOTTEN_FROM,
+    MARGIN,
+    FirstTokens,
+    TpotPromises,
+)
 from tenora_engine.sequence import Sequence
 from virtual_time import LAYERS, Arrival, Machine, VirtualTime, arriving
 
@@ -298,6 +303,17 @@ def test_a_promised_first_token_at_risk_comes_before_a_promised_tpot() -> None:
     assert not first.is_any_at_risk(START_S + 1.7, lambda _: True)
     assert first.is_any_at_risk(START_S + 1.8, lambda _: True)
     assert not first.is_any_at_risk(START_S + 3.1, lambda _: True), "lost"
+
+
+def test_answered_requests_with_long_promises_are_not_kept() -> None:
+    first, waiting = FirstTokens(), make_sequence(START_S)
+    first.add(waiting, 1e6)
+    for _ in range(10_000):
+        answered = make_sequence(START_S)
+        first.add(answered, 1e6)
+        answered.usage.first_token_s = START_S
+    assert len(first) <= 2 * FORGOTTEN_FROM
+    assert first.is_any_at_risk(START_S + 1e6, lambda each: each is waiting)
 
 
 def make_sequence(arrival_s: float) -> Sequence:

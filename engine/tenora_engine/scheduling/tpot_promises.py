@@ -50,6 +50,9 @@ ASKED_AGAIN_PART = 0.1
 LOOKED_AT_MAX = 16
 """In a step."""
 
+FORGOTTEN_FROM = 64
+"""Those that were answered are forgotten when so many are kept, or twice as many as waited then."""
+
 
 class TpotPromises:
     """As of those that decode now or lately did.
@@ -164,8 +167,16 @@ class FirstTokens:
     def __init__(self) -> None:
         self._heap: list[tuple[float, float, int, Sequence]] = []
         self._numbers = count()
+        self._full = FORGOTTEN_FROM
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def add(self, sequence: Sequence, ttft_s: float) -> None:
+        if len(self._heap) >= self._full:
+            self._heap = [entry for entry in self._heap if _waits(entry[3])]
+            heapq.heapify(self._heap)
+            self._full = max(2 * len(self._heap), FORGOTTEN_FROM)
         came_s = sequence.arrival_s
         at_risk_s, lost_s = came_s + AT_RISK_PART * ttft_s, came_s + LOST_PARTS * ttft_s
         heapq.heappush(self._heap, (at_risk_s, lost_s, next(self._numbers), sequence))
@@ -177,8 +188,7 @@ class FirstTokens:
             if not self._heap or self._heap[0][0] > now_s:
                 return False
             _, lost_s, number, sequence = self._heap[0]
-            is_over = lost_s <= now_s or sequence.state is SequenceState.FINISHED
-            if is_over or sequence.usage.first_token_s is not None:
+            if lost_s <= now_s or not _waits(sequence):
                 heapq.heappop(self._heap)
             elif counts(sequence):
                 return True
@@ -186,3 +196,8 @@ class FirstTokens:
                 later_s = now_s + ASKED_AGAIN_PART * (lost_s - sequence.arrival_s)
                 heapq.heapreplace(self._heap, (later_s, lost_s, number, sequence))
         return False
+
+
+def _waits(sequence: Sequence) -> bool:
+    is_over = sequence.state is SequenceState.FINISHED
+    return not is_over and sequence.usage.first_token_s is None
