@@ -10,112 +10,9 @@ import httpx
 import msgspec
 import pytest
 
+from agent_bodies import CODEX_TOOLS, codex_body
 from api_harness import Api, TestTenant
 from served_api import reset
-
-SHELL = {
-    "type": "function",
-    "name": "shell",
-    "description": "Run a command.",
-    "strict": False,
-    "parameters": {
-        "type": "object",
-        "properties": {"command": {"type": "array", "items": {"type": "string"}}},
-        "required": ["command"],
-        "additionalProperties": False,
-    },
-    "output_schema": {"type": "object"},
-}
-OWN_TOOLS: list[dict[str, Any]] = [
-    {"type": "local_shell"},
-    {"type": "web_search", "external_web_access": False, "search_content_types": ["text"]},
-    {"type": "image_generation", "output_format": "png"},
-    {"type": "tool_search", "execution": "client", "description": "x", "parameters": {}},
-    {"type": "namespace", "name": "mcp__files", "description": "x", "tools": [SHELL]},
-    {
-        "type": "custom",
-        "name": "apply_patch",
-        "description": "Edit files.",
-        "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.*/"},
-    },
-]
-HISTORY: list[dict[str, Any]] = [
-    {
-        "type": "message",
-        "role": "developer",
-        "content": [{"type": "input_text", "text": "You may write."}],
-    },
-    {
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": "List the files."}],
-        "internal_chat_message_metadata_passthrough": {"turn_id": "t1"},
-    },
-    {
-        "type": "reasoning",
-        "summary": [{"type": "summary_text", "text": "I look."}],
-        "content": None,
-        "encrypted_content": "gAAAA",
-    },
-    {
-        "type": "message",
-        "role": "assistant",
-        "content": [{"type": "output_text", "text": "I look."}],
-        "phase": "commentary",
-        "end_turn": False,
-    },
-    {
-        "type": "function_call",
-        "name": "shell",
-        "arguments": '{"command": ["ls"]}',
-        "call_id": "c1",
-        "namespace": "mcp__files",
-    },
-    {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "x"}},
-    {"type": "function_call_output", "call_id": "c1", "output": "a.txt"},
-    {
-        "type": "local_shell_call",
-        "call_id": "c2",
-        "status": "completed",
-        "action": {"type": "exec", "command": ["pwd"], "timeout_ms": None},
-    },
-    {"type": "function_call_output", "call_id": "c2", "output": "/tmp"},
-    {
-        "type": "custom_tool_call",
-        "status": "completed",
-        "call_id": "c3",
-        "name": "apply_patch",
-        "input": "*** Begin Patch",
-    },
-    {
-        "type": "custom_tool_call_output",
-        "call_id": "c3",
-        "output": [{"type": "input_text", "text": "Done."}],
-    },
-    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Thanks."}]},
-]
-
-
-def body(**more: Any) -> dict[str, Any]:
-    return {
-        "model": "fake-base",
-        "instructions": "You are a coding agent.",
-        "input": HISTORY,
-        "tools": [SHELL, *OWN_TOOLS],
-        "tool_choice": "auto",
-        "parallel_tool_calls": False,
-        "reasoning": {"effort": "xhigh", "summary": "auto", "context": "all"},
-        "store": False,
-        "stream": True,
-        "stream_options": {"reasoning_summary_delivery": "sequential_cutoff"},
-        "include": ["reasoning.encrypted_content"],
-        "service_tier": "priority",
-        "prompt_cache_key": "019a",
-        "text": {"verbosity": "low"},
-        "client_metadata": {"x-codex-installation-id": "i", "x-codex-turn-metadata": "{}" * 400},
-        "access_programs": {"cyber": True},
-        **more,
-    }
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +29,9 @@ def fresh_engine(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def asked(api: Api, tenant: TestTenant, **more: Any) -> httpx.Response:
     headers = {"accept": "text/event-stream", "originator": "codex_cli_rs", "session_id": "019a"}
-    return await api.call(tenant.key, "POST", "/v1/responses", json=body(**more), headers=headers)
+    return await api.call(
+        tenant.key, "POST", "/v1/responses", json=codex_body("fake-base", **more), headers=headers
+    )
 
 
 async def test_it_is_answered(api: Api, tenant: TestTenant) -> None:
@@ -153,7 +52,7 @@ async def test_it_is_answered(api: Api, tenant: TestTenant) -> None:
     assert [tool["name"] for tool in last["response"]["tools"]] == ["shell"]
     assert last["response"]["usage"]["total_tokens"] > 0
     warning = answer.headers["x-tenora-warning"]
-    for tool in OWN_TOOLS:
+    for tool in CODEX_TOOLS:
         assert f"of type {tool['type']} is left out" in warning
     assert "the tool apply_patch of type custom" in warning
 

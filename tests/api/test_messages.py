@@ -13,6 +13,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from agent_bodies import CLAUDE_CODE_HEADERS, claude_code_body
 from api_harness import Api, TestTenant
 from served_api import reset, served, until
 from tenora_engine.errors import QueueFullError
@@ -210,45 +211,9 @@ async def test_tokens_are_counted_as_they_are_charged(
 async def test_the_body_of_a_coding_agent(api: Api, base_url: str, tenant: TestTenant) -> None:
     """As Claude Code sends it: its own header line would keep prompts out of the prefix cache, and
     fields of betas are no reason to refuse."""
-    body = asked(
-        {
-            "system": [
-                {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=5f0e1;"},
-                {
-                    "type": "text",
-                    "text": "You are an agent.",
-                    "cache_control": {"type": "ephemeral", "ttl": "1h"},
-                },
-            ],
-            "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "<reminder>x</reminder>"}]},
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "thinking", "thinking": "Hm.", "signature": "s"},
-                        {"type": "text", "text": "Yes."},
-                    ],
-                },
-                {"role": "user", "content": "Go on."},
-            ],
-            "tools": [
-                {**WEATHER, "cache_control": {"type": "ephemeral"}, "eager_input_streaming": True},
-                {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
-            ],
-            "metadata": {"user_id": "user_1_account_2_session_3"},
-            "thinking": {"type": "adaptive"},
-            "output_config": {"effort": "high"},
-            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-            "diagnostics": {"something": "new"},
-            "\u65b0\r\nx-evil": 1,  # what no header can hold
-            "stream": True,
-        }
-    )
-    headers = {
-        "authorization": f"Bearer {tenant.key}",
-        "anthropic-version": "2023-06-01",
-        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14",
-    }
+    evil = {"\u65b0\r\nx-evil": 1}  # what no header can hold
+    body = asked(claude_code_body("fake-base", WEATHER, **evil))
+    headers = {"authorization": f"Bearer {tenant.key}", **CLAUDE_CODE_HEADERS}
     async with httpx.AsyncClient() as http:
         answer = await http.post(f"{base_url}/v1/messages?beta=true", headers=headers, json=body)
     assert answer.status_code == 200, answer.text

@@ -221,7 +221,7 @@ async def test_an_installation_of_before_is_adopted(own: Settings, tmp_path: Pat
             link.execute(before)
         async with running_api(own, tmp_path / str(unknown)) as api:
             said = await warnings(api)
-            assert ("1 adapters lie there" in said) == unknown
+            assert ("it has 1 adapters" in said) == unknown
             assert await Collector(api.state).sweep() == 0, "not on a first start"
     make_old(own)
     code, text = await asyncio.to_thread(tenora, own, "store", "adopt")
@@ -261,7 +261,7 @@ async def test_a_database_of_before_that_serves_what_is_not_there(
         link.execute("UPDATE database_identity SET generation = 0, adopted_at = NULL")
     shutil.rmtree(own.data_dir / "objects")
     async with running_api(own, tmp_path / "2") as api:
-        assert "1 that it serves do not" in await warnings(api)
+        assert "lacks 1 that it serves" in await warnings(api)
 
 
 @pytest.mark.usefixtures("alone")

@@ -159,7 +159,9 @@ class GrammarCompiler:
                 self._refuse_debtor(namespace)
                 line = self._waiting.get(namespace, ())
                 if len(line) >= WAITING_MAX:
-                    raise QueueFullError(f"{len(line)} grammars of this tenant wait already")
+                    raise QueueFullError(
+                        f"this tenant already has {len(line)} grammars waiting; try again later"
+                    )
                 job = self._jobs[key] = _Job(key, grammar)
                 self._waiting.setdefault(namespace, deque()).append(job)
                 if self._pool is None:
@@ -183,11 +185,11 @@ class GrammarCompiler:
     def _check(self, grammar: Grammar) -> None:
         if len(grammar.text.encode(errors="surrogatepass")) > self._max_bytes:
             raise InvalidRequestError(
-                f"a grammar may have {self._max_bytes} bytes at most", grammar.param
+                f"a grammar can have at most {self._max_bytes} bytes", grammar.param
             )
         if importlib.util.find_spec("llguidance") is None:
             raise InvalidRequestError(
-                "this engine follows no grammars: install llguidance beside it", grammar.param
+                "this engine does not support grammars: install llguidance", grammar.param
             )
 
     def _work(self) -> None:

@@ -25,6 +25,7 @@ def reason_of(matcher: Any) -> str:  # llguidance.LLMatcher
 
 
 def sentence_of(error: str) -> str:
-    """The library's words, or what its state means."""
-    said = error.strip().removesuffix(_TAIL).strip()
+    """The library's words on one line, or what its state means."""
+    lines = error.strip().removesuffix(_TAIL).splitlines()
+    said = "; ".join(line.strip() for line in lines if line.strip())
     return _SENTENCES.get(said, said) or _UNTOLD

@@ -73,7 +73,7 @@ def grammar_of(body: FormatFields) -> Grammar | None:
     found = list(_grammars(body))
     if len(found) > 1:
         names = " and ".join(dict.fromkeys(grammar.param for grammar in found))
-        raise _invalid(found[1].param, f"An answer can follow one format; {names} ask for several.")
+        raise _invalid(found[1].param, f"Only one of {names} can be set: an answer has one format.")
     if not found:
         return None
     return msgspec.structs.replace(found[0], closes=body.json_close, max_depth=body.json_max_depth)

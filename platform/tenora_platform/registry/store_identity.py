@@ -82,7 +82,7 @@ class StoreIdentity:
         known = self.told or StoreTold()
         if found != known.problem:
             if found is not None:
-                _log.error("nothing is removed from the object store", reason=found)
+                _log.error("garbage collection of the object store has stopped", reason=found)
             self.told = replace(known, problem=found)
         self.told = self.told or known
         return found
@@ -158,9 +158,9 @@ class StoreIdentity:
         if not unowned and not missing:
             return None
         return (
-            "The object store has no record of a database, and is not as this one says: "
-            f"{len(unowned)} adapters lie there that the database does not know, and "
-            f"{len(missing)} that it serves do not."
+            "The object store has no record of a database and does not fit this one: "
+            f"it has {len(unowned)} adapters that the database does not know, and lacks "
+            f"{len(missing)} that it serves."
         )
 
     async def _raise(self, record: Record | None, row: DatabaseIdentityRow) -> None:
