@@ -165,4 +165,6 @@ def test_the_lanes_say_what_the_api_says_and_lead_to_the_requests(
         page.keyboard.press("Enter")
     address = parse_qs(urlsplit(page.url).query)
     assert address["tenant"] == [tenant_id]
-    assert int(address["end"][0]) - int(address["start"][0]) == 60
+    assert int(address["end"][0]) - int(address["start"][0]) == 120, (
+        "and a minute more, in which they ended"
+    )

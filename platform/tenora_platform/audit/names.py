@@ -42,11 +42,14 @@ def id_of(actor: str) -> str:
 
 
 async def names_of(
-    session: AsyncSession, ids: Iterable[str], *, by_operator: bool
+    session: AsyncSession, actors: Iterable[str], ids: Iterable[str], *, by_operator: bool
 ) -> dict[str, str]:
     """Of those whose names the session may read. A tenant (`by_operator` false) knows its own, and
     of the operator's keys only that they are."""
     by_kind: dict[str, set[str]] = defaultdict(set)
+    kinds = {actor: kind for kind, actor in _ACTORS.items()}
+    for each in actors:  # an admin key of the settings has an id that says no kind
+        by_kind[kinds.get(each.partition(":")[0], "")].add(id_of(each))
     for each in ids:
         by_kind[each.partition("_")[0]].add(each)
     found: dict[str, str] = {}

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
 from tenora_platform.audit import repository
-from tenora_platform.audit.names import id_of, names_of
+from tenora_platform.audit.names import names_of
 from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
 from tenora_platform.audit.service import OPERATOR
 from tenora_platform.auth import TenantContext, require_role, require_scope
@@ -120,8 +120,8 @@ async def _page(
     rows = await repository.list_entries(
         session, wanted, oldest_first=order == "asc", after=after, limit=limit
     )
-    ids = {each for row in rows for each in (id_of(row.actor), row.target, row.tenant_id) if each}
-    names = await names_of(session, ids, by_operator=by_operator)
+    ids = {each for row in rows for each in (row.target, row.tenant_id) if each}
+    names = await names_of(session, {row.actor for row in rows}, ids, by_operator=by_operator)
     return AuditPage.of([AuditEntry.of(row, names) for row in rows], limit)
 
 
