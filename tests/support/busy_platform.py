@@ -23,6 +23,9 @@ ADAPTERS = REPOSITORY / "examples" / "adapters"
 _SOON_S = 60.0
 
 
+METERS = {"uncached_prefill": "0.20", "cached_prefill": "0.05", "output": "0.60"}
+
+
 @dataclass(frozen=True)
 class Busy:
     """What there is, to fill the parameters of pages' addresses with."""
@@ -81,19 +84,21 @@ def make_busy(portal: PortalUnderTest) -> Busy:
 
 
 def _prices(portal: PortalUnderTest) -> None:
-    if portal.admin("GET", "/admin/v1/prices")["data"]:
-        return
-    meters = {"uncached_prefill": "0.20", "cached_prefill": "0.05", "output": "0.60"}
-    portal.admin("POST", "/admin/v1/prices", json={"currency": "USD", "per_million": meters})
+    """A fresh installation charges nothing."""
+    body = {
+        "currency": "USD",
+        "per_million": METERS,
+        "effective_from": midnight(last_month()).isoformat(),
+    }
+    portal.admin("POST", "/admin/v1/prices", json=body)
 
 
 def _in_euros(portal: PortalUnderTest, key: str, adapter: str) -> None:
     """A price list of that adapter alone, since last month."""
-    lists = portal.admin("GET", "/admin/v1/prices")["data"]
     body = {
         "adapter": portal.call(key, "GET", f"/v1/adapters/{adapter}")["id"],
         "currency": "EUR",
-        "per_million": lists[0]["per_million"],
+        "per_million": METERS,
         "effective_from": midnight(last_month()).isoformat(),
     }
     portal.admin("POST", "/admin/v1/prices", json=body)
