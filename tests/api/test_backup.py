@@ -231,7 +231,7 @@ async def test_an_owner_whom_row_level_security_binds(
 ) -> None:
     """An installation by another name, in a schema of its own, on a server where its user is an
     ordinary one; with values that are hard to write down."""
-    name = Installation("blue")
+    name = Installation("azure")
     named = {"installation": name.name, "object_store": None}
     old, new = (
         each.model_copy(update={**named, "database_url": ordinary_owner(servers)})

@@ -49,7 +49,7 @@ async def test_a_place_that_is_not_empty_or_in_the_store(
     assert "lies in the object store" in refused(own, "backup", str(inside))
     assert not inside.exists()
     (tmp_path / "file").write_text("a file")
-    assert "a file is in its place" in refused(own, "backup", str(tmp_path / "file"))
+    assert "a file exists in its place" in refused(own, "backup", str(tmp_path / "file"))
     urls = database_urls(str(own.database_url), servers.secret, DEFAULT)
     with nothing_deleted(urls):
         assert "Another backup" in refused(own, "backup", str(tmp_path / "second"))

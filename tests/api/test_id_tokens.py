@@ -203,7 +203,7 @@ async def test_keys_that_were_changed_are_fetched_again(provider: Provider, forg
 
 async def test_userinfo_of_somebody_else(provider: Provider, forger: Forger) -> None:
     forger.userinfo = {"sub": "boss", "email": "boss@example.com", "email_verified": True}
-    with pytest.raises(ApiError, match="somebody else"):
+    with pytest.raises(ApiError, match="another person"):
         await sign_in(provider, forger)
 
 

@@ -101,7 +101,7 @@ async def test_what_is_lost_is_begun_anew_so_often(api: Api, tenant: TestTenant)
     found = await version(api, tenant, "lost")
     assert found["state"] == "rejected"
     assert [problem["code"] for problem in found["validation"]["problems"]] == ["check_crashed"]
-    assert f"{ATTEMPTS_MAX} checks" in found["validation"]["problems"][0]["message"]
+    assert f"started {ATTEMPTS_MAX} times" in found["validation"]["problems"][0]["message"]
 
 
 @pytest.mark.usefixtures("resting")

@@ -43,6 +43,7 @@ TABLE = {
     "/v1/ledger": (ALL, ""),
     "/v1/events": (ALL, ""),
     "/v1/timeseries": (ALL, ""),
+    "/v1/rejected_calls": (ALL, ""),
     "/v1/requests": (ALL, ""),
     "/v1/requests/{request_id}/contents": OWNER,
     "/v1/invoices": (ALL, ""),

@@ -77,6 +77,8 @@ TABLE = {
     "get /admin/v1/usage": ALL,
     "get /admin/v1/costs": ALL,
     "get /admin/v1/costs/tenants": ALL,
+    "delete /admin/v1/tenants/{tenant_id}": "owner operator",
+    "post /admin/v1/tenants/{tenant_id}/restore": "owner operator",
     "get /admin/v1/credits": ALL,
     "get /admin/v1/ledger/accounts": ALL,
     "get /admin/v1/reconciliation": ALL,

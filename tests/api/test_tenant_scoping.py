@@ -30,6 +30,7 @@ PUBLIC = {
     ("GET", "/auth/login"),
     ("GET", "/auth/callback"),
     ("POST", "/auth/session"),
+    ("POST", "/auth/invitations/look"),
 }
 CHAT = [{"role": "user", "content": "x"}]
 _ROUTES = sorted(

@@ -45,7 +45,7 @@ class Answer:
     @property
     def text(self) -> Any:
         return SimpleNamespace(
-            detokenizer=lambda stop, include_stop, skip_special, min_tokens, shown, offsets: (
+            detokenizer=lambda stop, include_stop, skip_special, min_tokens, shown, offsets, **_: (
                 IncrementalDetokenizer(
                     self._tokens.__getitem__, stop, include_stop, min_tokens, offsets
                 )

@@ -137,4 +137,4 @@ def test_a_backup_of_the_version_before_is_restored(
         assert rows == [("t", "of before")]
     code, text = tenora(new, "migrate")
     assert code == 1
-    assert "newer one has migrated it" in text
+    assert "newer version has migrated it" in text

@@ -41,7 +41,7 @@ def test_sign_in_and_the_first_page_are_small_and_ask_once(
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
     page.goto("/overview")  # opened directly
-    expect(page.get_by_role("figure", name="Tokens by class")).to_be_visible()
+    expect(page.get_by_role("region", name="Quickstart")).to_be_visible()
     first = fetched(page)
     assert kilobytes(door) < kilobytes(first) <= FIRST_SCREEN_KB
     assert first.count("/auth/session") == 1  # what was asked ahead is what the portal takes

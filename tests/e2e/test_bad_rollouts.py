@@ -135,7 +135,7 @@ async def _until(platform: Platform, state: str) -> Any:
     ("version", "guard", "words"),
     [
         (2, {"error_rate": 0.05, "min_requests": ENOUGH}, "requests failed"),
-        (3, {"ttft_ratio": 3.0, "min_requests": ENOUGH}, "waited"),
+        (3, {"ttft_ratio": 3.0, "min_requests": ENOUGH}, "median time to the first token"),
     ],
 )
 async def test_a_bad_version_goes_back_and_nobody_else_notices(

@@ -228,7 +228,7 @@ def test_pins_take_a_quarter_of_the_arena_and_half_of_the_slots() -> None:
     pins = [Pin(make_tenant("a"), make_ref(f"p{n}", 8)) for n in range(4)]  # of 2 pages each
     states = pin(rig, pins)
     assert [each.state for each in states] == ["pinned", "pinned", "pinned", "refused"]
-    assert "6 are pinned and 0 more can be" in str(states[3].reason)
+    assert "6 pages are pinned and 0 more can be" in str(states[3].reason)
     rig = Rig.build(make_config(num_pages=200, max_adapters=4))
     states = pin(rig, pins)
     assert [each.state for each in states] == ["pinned", "pinned", "refused", "refused"]

@@ -10,7 +10,7 @@ import pytest
 
 from engine_fakes import Rig, expected_output, make_config, make_request, run
 from tenora_engine.events import TokenEvent
-from tenora_engine.memory import host_kv, manager
+from tenora_engine.memory import host_kv, salts
 from tenora_engine.memory.prefix import PrefixTree
 
 SEQUENCES = 32
@@ -31,7 +31,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(module, name, counting)
 
-    count(manager, "encode_tokens")
+    count(salts, "encode_tokens")
     count(host_kv, "_hash")
     count(PrefixTree, "match")
     return counted

@@ -51,20 +51,26 @@ def text(base_model_dir: Path) -> TextProcessor:
     return TextProcessor(base_model_dir)
 
 
+LLAMA_CPP = """
+import sys, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path = sys.argv[1]
+params.n_ctx, params.n_parallel, params.cpuparams.n_threads = 64, 1, 1
+params.warmup, params.verbosity = False, -1
+server = xllamacpp.Server(params)
+print(server.listening_address, flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.fixture(scope="session")
 def llama_cpp_encode() -> Iterator[Callable[[str], list[int]]]:
-    """llama.cpp's own tokenizer on the GGUF that our tokenizer was rebuilt from."""
-    import xllamacpp
-
-    params = xllamacpp.CommonParams()
-    params.model.path = str(find_gguf())
-    params.n_ctx = 64
-    params.n_parallel = 1
-    params.cpuparams.n_threads = 1
-    params.warmup = False
-    params.verbosity = -1
-    server = xllamacpp.Server(params)
-    address = server.listening_address
+    """llama.cpp's own tokenizer on the GGUF that our tokenizer was rebuilt from, in a process of
+    its own: its module and that which shapes letters in PDFs are of two versions of Cython."""
+    command = [sys.executable, "-c", LLAMA_CPP, str(find_gguf())]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    address = next(line for line in server.stdout if line.startswith("http")).strip()
 
     def encode(content: str) -> list[int]:
         body = {"content": content, "add_special": False, "parse_special": True}
@@ -78,7 +84,7 @@ def llama_cpp_encode() -> Iterator[Callable[[str], list[int]]]:
         return tokens
 
     yield encode
-    del server
+    server.communicate()  # its input ends, and it with it
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ TENANTS = [
     make_tenant("relegate", tier="priority", weight=2.0, ttft_ms=1500.0, late="relegate"),
     make_tenant("flex", tier="flex", ttft_ms=1000.0),
 ]
-_WORDS = ("broken", "out of luck", "more than the", "copied to the device")
+_WORDS = ("broken", "out of luck", "but this engine has", "copied to the device")
 PREFIXES = [[7] * 24, [5, 6] * 12, list(range(24))]
 
 

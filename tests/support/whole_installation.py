@@ -102,6 +102,11 @@ async def check_all(api: Api) -> None:
 async def book(api: Api, tenants: list[TestTenant], events: int) -> None:
     """Half of them of the month before, with its invoices, half of today and yesterday."""
     first = datetime.combine(last_month(), datetime.min.time(), UTC).timestamp()
+    since = datetime.combine(last_month(), datetime.min.time(), UTC).isoformat()
+    meters = {"uncached_prefill": "0.20", "cached_prefill": "0.05", "output": "0.60"}
+    body = {"currency": "USD", "per_million": meters, "effective_from": since}
+    made = await api.admin("POST", "/admin/v1/prices", json=body)
+    assert made.status_code == 201, made.text
     times = [first + 3600 * number for number in range(events // 2)]
     times += [noon(number % 2) + number for number in range(events - events // 2)]
     await store(api, [record(tenants[number % 2].id, at_s) for number, at_s in enumerate(times)])

@@ -16,6 +16,7 @@ DELETED: dict[str, str] = {
     "evaluation_items": "",
     "evaluations": "",
     "kept_contents": "",
+    "rejected_calls": "",
     "idempotency_keys": "",
     "webhook_queue": "event_id IN (SELECT id FROM events WHERE tenant_id = :tenant)",
     "webhook_deliveries": "",

@@ -29,6 +29,7 @@ _NAMED_BY_CLIENTS = (
 )
 """Fields whose own fields clients name; so are those of a tool call's `input`."""
 _QUOTED = re.compile(r"(?<!\w)'([^']*)'(?!\w)|\"([^\"]*)\"|`([^`]*)`")
+_GIVEN = re.compile(r'\bnot "(?:[^"\\]|\\.)*"')
 _NAME = re.compile(r"[\w@./:*<>+=-]{1,64}")
 _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
 
@@ -49,6 +50,7 @@ def message_of(error: ApiError, asked: Any) -> str:
         ours = is_name and known is not None and not any(_quotes(text, said) for text in known)
         return found[0] if ours or (model is not None and said == model) else HIDDEN
 
+    text = _GIVEN.sub(f'not "{HIDDEN}"', text)  # the value of a field, whatever it is called
     return plain(_QUOTED.sub(shown, text), MESSAGE_MAX)
 
 
