@@ -55,7 +55,7 @@ async def test_a_place_that_is_not_empty_or_in_the_store(
         assert "Another backup" in refused(own, "backup", str(tmp_path / "second"))
     with psycopg.connect(plain_url(str(own.database_url)), autocommit=True) as link:
         link.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert "newer one" in refused(own, "backup", str(tmp_path / "newer"))
+    assert "newer version" in refused(own, "backup", str(tmp_path / "newer"))
 
 
 async def test_a_full_disk_leaves_no_backup(own: Settings, tmp_path: Path) -> None:
