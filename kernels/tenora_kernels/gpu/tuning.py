@@ -72,6 +72,7 @@ LARGE_SHARED_MEMORY = Tuning(
     sgmv_prefill=SgmvTuning(
         block_features=256,
         block_rank=32,
+        block_columns=128,  # 256, which an H200's own table has, spill
         shrink_warps=8,
         shrink_stages=4,
         expand_warps=4,
