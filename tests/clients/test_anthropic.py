@@ -34,7 +34,12 @@ def client(tenora: Tenora) -> Iterator[Any]:
 @pytest.fixture
 def asked(tenora: Tenora) -> dict[str, Any]:
     messages = [{"role": "user", "content": "Say hello."}]
-    return {"model": tenora.model, "max_tokens": 24, "messages": messages, "temperature": 0}
+    return {
+        "model": tenora.model,
+        "max_tokens": 24,
+        "messages": messages,
+        "extra_body": {"temperature": 0},
+    }
 
 
 def test_a_message_whole_and_streamed(client: Any, asked: dict[str, Any]) -> None:
@@ -65,7 +70,7 @@ def test_an_adapter(client: Any, asked: dict[str, Any]) -> None:
 
 def test_a_refusal_is_the_clients_error(client: Any, asked: dict[str, Any]) -> None:
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
-        client.messages.create(**asked | {"temperature": 7})
+        client.messages.create(**asked | {"extra_body": {"temperature": 7}})
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(**asked | {"model": "nonesuch"})
 
