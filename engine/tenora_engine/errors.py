@@ -70,7 +70,7 @@ class AdapterLoadError(EngineError):
 
 
 class AdapterDamagedError(AdapterLoadError):
-    """What the object store holds of an adapter is not what was uploaded, or is gone."""
+    """Raised where the stored content of an adapter is not what was uploaded, or is gone."""
 
     fault = "damage"
 

@@ -28,10 +28,10 @@ MARGIN = 8
 written within a string or a number adds less."""
 
 EFFORT_MAX, EFFORT_TOKENS = 1024, 16
-"""What the searches for one answer may find in all, in units of so many tokens (some 0.1 ms)."""
+"""Limit of all searches for one answer, in units of so many tokens (a unit takes some 0.1 ms)."""
 
 MASKS_MAX = 4
-"""Of one search, where nothing that is usual may come: each takes 0.2 ms."""
+"""Limit of one search where no usual token may come: each try takes 0.2 ms."""
 
 NEAR_LEAST, NEAR_KEY = 64, 16
 """The last tokens of an answer, in which an end is looked for: so many, and more for each key that
@@ -43,7 +43,7 @@ _FILLERS = (b"0", b"a", b"A", b"-", b'"', b"n", b"e")
 
 @dataclass(frozen=True)
 class Hints:
-    """What of a schema helps to find an end."""
+    """Parts of a schema that help to find an end."""
 
     keys: tuple[bytes, ...] = ()  # that some object requires, without quotes
     values: tuple[bytes, ...] = ()  # that some place wants, as JSON
@@ -51,7 +51,7 @@ class Hints:
 
 
 def hints_of(schema: str) -> Hints:
-    """Of a JSON schema, as text; none of one that cannot be read."""
+    """Read the hints of a JSON schema, given as text; none of one that cannot be read."""
     try:
         found = json.loads(schema)
     except (ValueError, RecursionError):
@@ -101,7 +101,7 @@ def _json(value: Any) -> bytes:
 
 
 class JsonAnswer:
-    """Of one sequence whose answer is JSON, beside its guide."""
+    """Closing of one sequence's JSON answer, kept beside its guide."""
 
     def __init__(self, guide: Guide, hints: Hints, *, closes: bool, max_depth: int) -> None:
         self._guide = guide
@@ -181,7 +181,7 @@ def find_way(
 def _next_piece(
     text: JsonText, hints: Hints, matcher: Any, vocabulary: Vocabulary
 ) -> list[int] | None:
-    """What ends soonest, of what may come next."""
+    """Return the tokens of the piece that ends the answer soonest; None where no piece may come."""
     forced = list(matcher.compute_ff_tokens())
     if forced:
         return forced
@@ -199,7 +199,7 @@ def _any_token(matcher: Any) -> list[int]:
 
 
 def _pieces(text: JsonText, hints: Hints) -> Iterable[bytes]:
-    """What may be tried, best first."""
+    """Return the pieces to try, the best first."""
     place, closer = text.place, text.closer
     if place is Place.IN_STRING:
         return b'"', *_rests(text.string, (each[1:] for each in hints.values if each[:1] == b'"'))

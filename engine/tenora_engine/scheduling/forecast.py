@@ -1,4 +1,4 @@
-"""StepForecast: what the next step will take, and how many tokens or rows fit a time, learnt from
+"""StepForecast: what the next step will take, and how many tokens fit a time, learnt from
 the steps that were run. Plain arithmetic; it plans nothing."""
 
 from __future__ import annotations
@@ -124,11 +124,6 @@ class StepForecast:
     def work_s(self, load: StepLoad) -> float:
         """Seconds of a step's prefills and drafts."""
         return self._seconds[3] * load.tokens + self._seconds[4] * load.pairs
-
-    def rows_within(self, seconds: float) -> int:
-        """How many rows a step of that time can decode; 0: the step alone takes as long."""
-        step_s, row_s, position_s, _, _ = self._seconds
-        return max(int((seconds - step_s) / (row_s + position_s * self._context)), 0)
 
     def prefill_s(self, tokens: float, start: int = 0, token_cost: float = 1.0) -> float:
         """Seconds that `tokens` more take, of a sequence that has computed `start` already."""
