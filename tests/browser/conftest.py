@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from busy_platform import Busy, make_busy
+from busy_platform import Busy, make_busy, set_prices
 from portal_under_test import PortalUnderTest, running_portal
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -54,7 +54,9 @@ def portal(
 ) -> PortalUnderTest:
     """Others have tenants on it too, so that what a test counts is its own tenant's."""
     folder = tmp_path_factory.mktemp("browser")
-    return _shared.enter_context(running_portal(folder, base_model_dir))
+    portal = _shared.enter_context(running_portal(folder, base_model_dir))
+    set_prices(portal)
+    return portal
 
 
 @pytest.fixture(scope="module")

@@ -40,8 +40,8 @@ class Busy:
 
 
 def make_busy(portal: PortalUnderTest) -> Busy:
-    """Two tenants, of which one has something on every page."""
-    _prices(portal)
+    """Two tenants, of which one has something on every page. `set_prices` comes first, before any
+    request on that platform: what has been rated keeps its price."""
     tenant, key = portal.new_tenant("Acme")
     _, other_key = portal.new_tenant("Umbrella, a tenant with a name that is rather long")
     add_adapter(portal, key, "support", ADAPTERS / "acme-support")
@@ -83,8 +83,8 @@ def make_busy(portal: PortalUnderTest) -> Busy:
     return Busy(tenant, key, ids)
 
 
-def _prices(portal: PortalUnderTest) -> None:
-    """A fresh installation charges nothing."""
+def set_prices(portal: PortalUnderTest) -> None:
+    """Everybody's prices since last month. A fresh installation charges nothing."""
     body = {
         "currency": "USD",
         "per_million": METERS,
