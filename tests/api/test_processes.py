@@ -168,8 +168,10 @@ def test_metrics_of_supervisors_that_ended_are_removed(tmp_path: Path) -> None:
     for name in (str(ended.pid), "1", str(os.getpid())):
         (tmp_path / "metrics" / name).mkdir(parents=True)
         (tmp_path / "metrics" / name / "counter_api-1.0.db").touch()
+    (tmp_path / "metrics" / "somebody's").mkdir()
     own = fresh_metrics_dir(tmp_path)
-    assert {each.name for each in (tmp_path / "metrics").iterdir()} == {"1", str(os.getpid())}
+    kept = {each.name for each in (tmp_path / "metrics").iterdir()}
+    assert kept == {"1", str(os.getpid()), "somebody's"}
     assert list(own.iterdir()) == []
 
 

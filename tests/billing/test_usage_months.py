@@ -213,6 +213,22 @@ async def test_nothing_is_dropped_that_the_archive_has_not(
     assert await months(api, archive, 8).run_once(TODAY) == [month]  # written anew
 
 
+async def test_an_archive_is_never_overwritten(
+    api: Api, archive: UsageArchive, tenant: TestTenant, tmp_path: Path
+) -> None:
+    """As by a database that was restored, or begun anew beside the store of another."""
+    month = after(TODAY, -10)
+    await old_month(api, tenant, month)
+    await archive.write(month, bound(month), bound(after(month, 1)))
+    async with api.state.db.admin_session() as session:
+        before = await session.get_one(UsageArchiveRow, (month, 0))
+    content = (tmp_path / before.path).read_bytes()
+    late = record(tenant, datetime(month.year, month.month, 5, tzinfo=UTC))
+    await UsageSink(api.engine, api.state.db).store([late])
+    await archive.write(month, bound(month), bound(after(month, 1)))
+    assert (tmp_path / before.path).read_bytes() == content
+
+
 async def test_a_changed_archive_or_event_is_found(
     api: Api, archive: UsageArchive, tenant: TestTenant, tmp_path: Path
 ) -> None:

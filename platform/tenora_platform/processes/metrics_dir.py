@@ -14,8 +14,9 @@ def fresh_metrics_dir(data_dir: Path) -> Path:
     folder = data_dir / "metrics"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
-        is_ours = old.name == str(os.getpid())
-        if is_ours or not (old.name.isdigit() and is_alive(int(old.name))):
+        if not old.name.isdigit():
+            continue  # not made here: the data directory may be shared
+        if old.name == str(os.getpid()) or not is_alive(int(old.name)):
             shutil.rmtree(old, ignore_errors=True)
     own = folder / str(os.getpid())
     own.mkdir()

@@ -4,6 +4,7 @@ here."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, date, datetime
 from hashlib import sha256
@@ -109,7 +110,8 @@ class Archives:
         read = len(content), tally.rows, tally.sums, tally.first or empty, tally.last or empty
         if told != read:
             self._tell(Kind.ARCHIVE_WRONG, part, _said(told), _said(read))
-        its_own = part.path.endswith(f"/{part.month:%Y-%m}-{part.part}.jsonl.gz")
+        name = rf"{part.month:%Y-%m}-{part.part}(-[0-9a-f]+)?\.jsonl\.gz"
+        its_own = re.fullmatch(name, part.path.rpartition("/")[2])
         if not its_own or part.month.day != 1:
             name = f"the archive of {part.month}, part {part.part}"
             self._tell(Kind.ARCHIVE_WRONG, part, name, part.path)

@@ -133,6 +133,12 @@ class Tally:
         }
 
 
+def part_name(month: date, number: int, digest: str) -> str:
+    """Name a part's file by its content: a database that was restored, or begun anew beside an old
+    store, archives the same month again and must not overwrite what another has let go."""
+    return f"{month:%Y-%m}-{number}-{digest[:16]}.jsonl.gz"
+
+
 class UsageArchive:
     """Of one installation."""
 
@@ -171,14 +177,15 @@ class UsageArchive:
         for event in events:
             tally.add(event)
         content = await asyncio.to_thread(_packed, events)
-        path = f"{self._folder}/{month:%Y-%m}-{number}.jsonl.gz"
+        digest = sha256(content).hexdigest()
+        path = f"{self._folder}/{part_name(month, number, digest)}"
         await obstore.put_async(self._objects, path, content)
         moment = datetime(month.year, month.month, 1, tzinfo=UTC)
         return UsageArchiveRow(
             month=month,
             part=number,
             path=path,
-            sha256=sha256(content).hexdigest(),
+            sha256=digest,
             bytes=len(content),
             rows=tally.rows,
             sums=tally.sums,
