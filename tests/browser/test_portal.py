@@ -323,6 +323,28 @@ def test_suspended_and_unknown_keys_are_told_apart(page: Page, portal: PortalUnd
     expect(page.get_by_role("alert")).to_contain_text("suspended", timeout=SLOW_MS)
 
 
+def test_a_tenant_is_deleted_by_name_and_restored(page: Page, portal: PortalUnderTest) -> None:
+    tenant, _ = portal.new_tenant("Leaving")
+    sign_in(page, portal.server.admin_key)
+    page.get_by_role("link", name="Tenants").click()
+    row(page, "Leaving").get_by_role("link", name="Leaving").click()
+    page.get_by_role("button", name="Change").click()
+    page.get_by_role("menuitem", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    delete = dialog.get_by_role("button", name="Delete")
+    dialog.get_by_label("Type Leaving to confirm").fill("Leavin")
+    expect(delete).to_be_disabled()
+    dialog.get_by_label("Type Leaving to confirm").fill("Leaving")
+    delete.click()
+    banner = page.get_by_role("alert").filter(has_text="This tenant is deleted")
+    expect(banner).to_be_visible()
+    expect(page.get_by_role("button", name="Change")).to_have_count(0)
+    assert portal.admin("GET", f"/admin/v1/tenants/{tenant}")["status"] == "suspended"
+    banner.get_by_role("button", name="Restore").click()
+    expect(banner).to_have_count(0)
+    assert portal.admin("GET", f"/admin/v1/tenants/{tenant}")["status"] == "active"
+
+
 @pytest.mark.parametrize("role", ["tenant", "operator"])
 def test_no_page_asks_for_what_the_policy_refuses(
     page: Page, portal: PortalUnderTest, role: str

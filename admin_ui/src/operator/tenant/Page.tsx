@@ -18,6 +18,7 @@ import { InvoiceList } from "../billing/InvoiceList";
 import { type Tenant, useChangeTenant } from "../tenants/queries";
 import { TenantStatus } from "../tenants/TenantStatus";
 import { CreditAndLedger } from "./CreditAndLedger";
+import { DeleteTenantModal, DeletionBanner } from "./Deletion";
 import { EditTenantModal } from "./EditTenantModal";
 import { TABS, type Tab, tabOf } from "./model";
 import { Overview } from "./Overview";
@@ -60,14 +61,15 @@ function Shown({ tenant }: { tenant: Tenant }) {
         beside={
           <Group gap={6}>
             <TenantDot id={tenant.id} />
-            <TenantStatus status={tenant.status} />
+            <TenantStatus tenant={tenant} />
             <Badge color="gray">{tenant.plan}</Badge>
             {tenant.prepaid && <Badge color="blue">prepaid</Badge>}
           </Group>
         }
         description={<Copyable value={tenant.id} label="tenant id" />}
-        action={mayChange && <Actions tenant={tenant} />}
+        action={mayChange && !tenant.deleted_at && <Actions tenant={tenant} />}
       />
+      <DeletionBanner tenant={tenant} />
       <Tabs
         value={tab}
         onChange={(next) => choose(next === "overview" ? null : next)}
@@ -109,6 +111,7 @@ function Shown({ tenant }: { tenant: Tenant }) {
 function Actions({ tenant }: { tenant: Tenant }) {
   const [isAsked, ask] = useDisclosure();
   const [isEditing, edit] = useDisclosure();
+  const [isDeleting, remove] = useDisclosure();
   const change = useChangeTenant(ask.close);
   const isActive = tenant.status === "active";
   return (
@@ -134,9 +137,13 @@ function Actions({ tenant }: { tenant: Tenant }) {
               Resume
             </Menu.Item>
           )}
+          <Menu.Item color="red" onClick={remove.open}>
+            Delete
+          </Menu.Item>
         </Menu.Dropdown>
       </Menu>
       <EditTenantModal tenant={tenant} opened={isEditing} onClose={edit.close} />
+      <DeleteTenantModal tenant={tenant} opened={isDeleting} onClose={remove.close} />
       <ConfirmModal
         opened={isAsked}
         title={`Suspend ${tenant.name}?`}

@@ -43,7 +43,7 @@ export function TenantTable({ tenants, total, sort, onSort, more, ...actions }: 
       key: "status",
       header: "Status",
       width: 110,
-      cell: ({ status }) => <TenantStatus status={status} />,
+      cell: (tenant) => <TenantStatus tenant={tenant} />,
     },
     { key: "plan", header: "Plan", width: 120, cell: ({ plan }) => plan },
     {
@@ -131,6 +131,7 @@ function TenantMenu({ tenant, mayChange, onKey, onSuspend, onResume }: TenantMen
           </Menu.Item>
         )}
         {mayChange &&
+          !tenant.deleted_at &&
           (tenant.status === "active" ? (
             <Menu.Item
               color="red"

@@ -33,3 +33,21 @@ export function useChangeTenant(onDone?: (tenant: Tenant) => void) {
     onDone,
   );
 }
+
+export function useDeleteTenant(onDone?: (tenant: Tenant) => void) {
+  return useChange(
+    TOUCHED,
+    (client, id: string) =>
+      client.DELETE("/admin/v1/tenants/{tenant_id}", { params: { path: { tenant_id: id } } }),
+    onDone,
+  );
+}
+
+export function useRestoreTenant(onDone?: (tenant: Tenant) => void) {
+  return useChange(
+    TOUCHED,
+    (client, id: string) =>
+      client.POST("/admin/v1/tenants/{tenant_id}/restore", { params: { path: { tenant_id: id } } }),
+    onDone,
+  );
+}
