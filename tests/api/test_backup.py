@@ -87,7 +87,7 @@ async def serves_on(api: Api, whole: Whole, kept: set[str]) -> None:
     await store(api, [record(each.id, noon(0) + 7000) for each in (whole.tenant, new)])
     run = await reconcile(api)
     assert run["agrees"], run["named"]
-    assert run["looked"]["events"] == 1003
+    assert run["looked"]["events"] == 1004
     warnings = (await api.http.get("/readyz")).json()["warnings"]
     assert not any("object store" in each for each in warnings), warnings
 
