@@ -200,6 +200,9 @@ class Authenticator:
             "plan": plan_terms(plan),
             "prepaid": tenant.prepaid,
             "keeps_contents": chosen is not None and chosen.keep_contents_days is not None,
+            "stores_responses": plan.stored_responses
+            and chosen is not None
+            and chosen.stored_response_days is not None,
             "keeps_answers": chosen is not None and chosen.draft_from_answers,
             "namespace": tenant_namespace(self._secret, tenant.id, tenant.trust_group),
         }

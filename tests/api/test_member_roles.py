@@ -29,6 +29,7 @@ TABLE = {
     "/v1/chat/": ("", "owner developer"),
     "/v1/completions": ("", "owner developer"),
     "/v1/responses": ("", "owner developer"),
+    "/v1/responses/": ("owner developer viewer", "owner developer"),
     "/v1/messages": ("", "owner developer"),
     "/v1/embeddings": ("", "owner developer"),
     "/v1/tokenize": ("", "owner developer"),

@@ -240,7 +240,6 @@ async def test_failures(api: Api, client: openai.AsyncOpenAI) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"store": True}, "store"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"reasoning": "high"}, "reasoning"),

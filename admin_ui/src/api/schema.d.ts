@@ -3061,10 +3061,55 @@ export interface paths {
         put?: never;
         /**
          * Create Response
-         * @description OpenAI's responses, for text and functions. Nothing is stored: the conversation comes with
-         *     each request.
+         * @description OpenAI's responses, for text and functions. Stored, and so to be gone on from by
+         *     `previous_response_id`, where the tenant's plan and its own settings allow it.
          */
         post: operations["inference_create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Response
+         * @description Get a stored response. A key sees those that it has made; with the scope `keys`, all of the
+         *     tenant's.
+         */
+        get: operations["inference_get_response"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete Response
+         * @description Delete a stored response, now. Conversations that go on from it cannot be continued.
+         */
+        delete: operations["inference_delete_response"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}/input_items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Input Items
+         * @description List the items of a stored response's own input, without the conversation before it.
+         */
+        get: operations["inference_list_input_items"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -3092,9 +3137,11 @@ export interface paths {
          * Change Settings
          * @description Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
          *     (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
-         *     are deleted when their time is over, or now with `delete_kept_contents`. `draft_from_answers`:
-         *     use this tenant's answers as drafts for its later ones (speculative decoding); answers that
-         *     repeat earlier ones come sooner, and are the same. Needs the scope `keys`.
+         *     are deleted when their time is over, or now with `delete_kept_contents`. `stored_response_days`
+         *     and `delete_stored_responses`: the same for stored responses, which the plan must allow.
+         *     `draft_from_answers`: use this tenant's answers as drafts for its later ones (speculative
+         *     decoding); answers that repeat earlier ones come sooner, and are the same. Needs the scope
+         *     `keys`.
          */
         patch: operations["receipts_change_settings"];
         trace?: never;
@@ -7984,6 +8031,11 @@ export interface components {
              * @enum {string}
              */
             sla_class: "priority" | "default" | "flex";
+            /**
+             * Stored Responses
+             * @default false
+             */
+            stored_responses: boolean;
             /** Tiers */
             tiers: ("priority" | "default" | "flex")[];
             /** Tpot Ms */
@@ -8021,6 +8073,11 @@ export interface components {
              * @enum {string}
              */
             sla_class: "priority" | "default" | "flex";
+            /**
+             * Stored Responses
+             * @default false
+             */
+            stored_responses: boolean;
             /** Tiers */
             tiers?: ("priority" | "default" | "flex")[] | null;
             /** Tpot Ms */
@@ -8139,6 +8196,11 @@ export interface components {
              * @enum {string}
              */
             sla_class: "priority" | "default" | "flex";
+            /**
+             * Stored Responses
+             * @default false
+             */
+            stored_responses: boolean;
             /** Tenants */
             tenants: number;
             /** Tenants Suspended */
@@ -9241,8 +9303,31 @@ export interface components {
             type: "text" | "json_object" | "json_schema";
         };
         /**
+         * ResponseInputItems
+         * @description A page of a stored response's input.
+         */
+        ResponseInputItems: {
+            /** Data */
+            data: {
+                [key: string]: unknown;
+            }[];
+            /** First Id */
+            first_id: string | null;
+            /** Has More */
+            has_more: boolean;
+            /** Last Id */
+            last_id: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
          * ResponseObject
-         * @description An answer, also as its events show it while it is made.
+         * @description An answer, also as its events show it while it is made. `store`: whether it is stored, or
+         *     will be when it ends.
          */
         ResponseObject: {
             /**
@@ -9280,7 +9365,7 @@ export interface components {
             /** Parallel Tool Calls */
             parallel_tool_calls: boolean;
             /** Previous Response Id */
-            previous_response_id?: null;
+            previous_response_id: string | null;
             /** Service Tier */
             service_tier: string;
             /**
@@ -9288,12 +9373,9 @@ export interface components {
              * @enum {string}
              */
             status: "in_progress" | "completed" | "incomplete" | "failed";
-            /**
-             * Store
-             * @default false
-             * @constant
-             */
-            store: false;
+            /** Store */
+            store: boolean;
+            store_error?: components["schemas"]["StoreError"] | null;
             /** Temperature */
             temperature: number;
             /** Text */
@@ -9362,7 +9444,7 @@ export interface components {
              */
             parallel_tool_calls: boolean;
             /** Previous Response Id */
-            previous_response_id?: unknown;
+            previous_response_id?: string | null;
             /** Prompt */
             prompt?: unknown;
             /** Prompt Cache Key */
@@ -9375,7 +9457,7 @@ export interface components {
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
             /** Store */
-            store?: unknown;
+            store?: boolean | null;
             /**
              * Stream
              * @default false
@@ -10129,6 +10211,16 @@ export interface components {
             price_version: string;
         };
         /**
+         * StoreError
+         * @description Why a response that was to be stored is not.
+         */
+        StoreError: {
+            /** Code */
+            code: string;
+            /** Message */
+            message: string;
+        };
+        /**
          * StreamOptions
          * @description `include_usage` adds a last chunk with the usage of the whole request,
          *     `continuous_usage_stats` the usage so far to every chunk.
@@ -10665,7 +10757,8 @@ export interface components {
         /**
          * TenantSettings
          * @description The tenant's own settings. `keep_contents_days` null: prompts and answers are not kept.
-         *     `draft_from_answers`: its answers are used as drafts for its later ones.
+         *     `stored_response_days` null: responses are not stored; `stored_responses_allowed`: whether the
+         *     plan allows it. `draft_from_answers`: its answers are used as drafts for its later ones.
          */
         TenantSettings: {
             /** Draft From Answers */
@@ -10678,11 +10771,15 @@ export interface components {
              * @constant
              */
             object: "settings";
+            /** Stored Response Days */
+            stored_response_days: number | null;
+            /** Stored Responses Allowed */
+            stored_responses_allowed: boolean;
         };
         /**
          * TenantSettingsChange
-         * @description Absent fields stay as they are. `delete_kept_contents`: delete everything kept so far,
-         *     now.
+         * @description Absent fields stay as they are. `delete_kept_contents`, `delete_stored_responses`: delete
+         *     everything kept or stored so far, now.
          */
         TenantSettingsChange: {
             /**
@@ -10691,12 +10788,19 @@ export interface components {
              */
             delete_kept_contents: boolean;
             /**
+             * Delete Stored Responses
+             * @default false
+             */
+            delete_stored_responses: boolean;
+            /**
              * Draft From Answers
              * @default false
              */
             draft_from_answers: boolean;
             /** Keep Contents Days */
             keep_contents_days?: number | null;
+            /** Stored Response Days */
+            stored_response_days?: number | null;
         };
         /** Message */
         tenora_platform__evaluations__schemas__Message: {
@@ -17895,6 +17999,109 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ResponseObject"];
                     "text/event-stream": string;
+                };
+            };
+        };
+    };
+    inference_get_response: {
+        parameters: {
+            query?: {
+                /** @description Streams are not replayed: only false */
+                stream?: boolean;
+            };
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseObject"];
+                };
+            };
+        };
+    };
+    inference_delete_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    inference_list_input_items: {
+        parameters: {
+            query?: {
+                /** @description Return the items after the one with this id */
+                after?: string | null;
+                /** @description Maximum number of items to return */
+                limit?: number;
+                /** @description Order in which the items stand */
+                order?: "asc" | "desc";
+            };
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseInputItems"];
                 };
             };
         };

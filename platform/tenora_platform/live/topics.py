@@ -120,6 +120,7 @@ SILENT = frozenset(
         "request_wait_parts",
         "request_waits",
         "service_hours",
+        "stored_responses",
         "unrated_events",
         "usage_archives",
         "usage_days",

@@ -26,11 +26,12 @@ from tenora_platform.inference.responses.schemas import (
     OutputText,
     ResponseFailure,
     ResponseObject,
-    ResponseRequest,
     ResponseUsage,
     Status,
 )
+from tenora_platform.inference.responses.storing import Asked, stored
 from tenora_platform.inference.session import InferenceSession
+from tenora_platform.inference.stream import ClientGoneError
 from tenora_platform.inference.tool_schemas import ToolCallMade
 
 Event = dict[str, Any]
@@ -61,6 +62,11 @@ class _Output:
                 yield from self._begin()
             self._texts.append(said)
             yield self._event("response.output_text.delta", delta=said, logprobs=[])
+
+    def cut(self) -> None:
+        """What was being said stands as far as it came."""
+        for _ in self._close("incomplete"):
+            continue
 
     def end(self, reason: str | None) -> Iterator[Event]:
         """An answer that says nothing is an empty message."""
@@ -117,20 +123,20 @@ class _Output:
         return {"type": kind, "output_index": len(self.items) - 1, "item": item.model_dump()}
 
 
-async def response_whole(session: InferenceSession, body: ResponseRequest) -> ResponseObject:
+async def response_whole(session: InferenceSession, asked: Asked) -> ResponseObject:
     """The answer when nothing is streamed."""
     output = _Output()
     async with contextlib.aclosing(_events(session, output)) as events:
         async for _ in events:
             continue
-    return _ended(session, body, output)
+    ended = _ended(session, asked, output)
+    await stored(session, asked, ended)
+    return ended
 
 
-async def response_stream(
-    session: InferenceSession, body: ResponseRequest
-) -> AsyncGenerator[bytes]:
-    """Server-sent events. A failure after the first is `response.failed`; one before it is
-    raised."""
+async def response_stream(session: InferenceSession, asked: Asked) -> AsyncGenerator[bytes]:
+    """Server-sent events. A failure after the first is `response.failed`; one before it is raised.
+    The last one comes when the response has been stored."""
     output = _Output()
     number = 0
 
@@ -144,18 +150,17 @@ async def response_stream(
         async with contextlib.aclosing(_events(session, output)) as events:
             async for some in events:
                 if not number:
-                    begun = _response(session, body, _Output(), "in_progress").model_dump()
+                    begun = _response(session, asked, _Output(), "in_progress").model_dump()
                     yield sent({"type": "response.created", "response": begun})
                     yield sent({"type": "response.in_progress", "response": begun})
                 if some:
                     yield b"".join(map(sent, some))
-        ended = _ended(session, body, output)
+        ended = _ended(session, asked, output)
     except (ApiError, EngineError) as error:
         if not number:
             raise
-        failure = error if isinstance(error, ApiError) else from_engine(error)
-        ended = _response(session, body, output, "failed")
-        ended.error = ResponseFailure(code=failure.code or "server_error", message=failure.message)
+        ended = _failed(session, asked, output, error)
+    await stored(session, asked, ended)
     yield sent({"type": f"response.{ended.status}", "response": ended.model_dump()})
 
 
@@ -171,11 +176,24 @@ async def _events(session: InferenceSession, output: _Output) -> AsyncGenerator[
                 yield events
 
 
-def _ended(session: InferenceSession, body: ResponseRequest, output: _Output) -> ResponseObject:
+def _failed(
+    session: InferenceSession, asked: Asked, output: _Output, error: ApiError | EngineError
+) -> ResponseObject:
+    """What a client has left is incomplete: nothing went wrong with it."""
+    output.cut()
+    if isinstance(error, ClientGoneError):
+        return _response(session, asked, output, "incomplete")
+    failure = error if isinstance(error, ApiError) else from_engine(error)
+    ended = _response(session, asked, output, "failed")
+    ended.error = ResponseFailure(code=failure.code or "server_error", message=failure.message)
+    return ended
+
+
+def _ended(session: InferenceSession, asked: Asked, output: _Output) -> ResponseObject:
     if output.reason is None:
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
     is_cut = output.reason == "length"
-    response = _response(session, body, output, "incomplete" if is_cut else "completed")
+    response = _response(session, asked, output, "incomplete" if is_cut else "completed")
     response.incomplete_details = IncompleteDetails() if is_cut else None
     response.completed_at = None if is_cut else int(time.time())
     usage = session.usage()
@@ -191,8 +209,9 @@ def _ended(session: InferenceSession, body: ResponseRequest, output: _Output) ->
 
 
 def _response(
-    session: InferenceSession, body: ResponseRequest, output: _Output, status: Status
+    session: InferenceSession, asked: Asked, output: _Output, status: Status
 ) -> ResponseObject:
+    body = asked.body
     choice = body.tool_choice or "auto"
     text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
     return ResponseObject(
@@ -205,6 +224,8 @@ def _response(
         model=body.model,
         output=output.items,
         parallel_tool_calls=body.parallel_tool_calls,
+        previous_response_id=body.previous_response_id,
+        store=asked.store,
         service_tier=session.tier,
         temperature=1.0 if body.temperature is None else body.temperature,
         text={"format": {"type": "text"}} | text,

@@ -1,4 +1,4 @@
-"""The bodies of /v1/responses on the wire, in OpenAI's shapes: text, functions, nothing stored."""
+"""The bodies of /v1/responses on the wire, in OpenAI's shapes: text and functions."""
 
 from __future__ import annotations
 
@@ -174,6 +174,8 @@ class ResponseRequest(Given):
     parallel_tool_calls: bool = True
     text: TextConfig | None = None
     stream: bool = False
+    store: bool | None = None
+    previous_response_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,128}$")
     stream_options: ResponseStreamOptions | None = None
     user: str | None = Field(default=None, max_length=512)
     service_tier: ServiceTier | None = None
@@ -187,8 +189,6 @@ class ResponseRequest(Given):
     prompt_cache_retention: Unheeded = None
     reasoning: Reasoning | None = None
 
-    store: Any = None
-    previous_response_id: Any = None
     background: Any = None
     context_management: Any = None
     conversation: Any = None
@@ -259,8 +259,16 @@ class ResponseFailure(BaseModel):
     message: str
 
 
+class StoreError(BaseModel):
+    """Why a response that was to be stored is not."""
+
+    code: str
+    message: str
+
+
 class ResponseObject(BaseModel):
-    """An answer, also as its events show it while it is made."""
+    """An answer, also as its events show it while it is made. `store`: whether it is stored, or
+    will be when it ends."""
 
     id: str
     object: Literal["response"] = "response"
@@ -275,9 +283,10 @@ class ResponseObject(BaseModel):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
-    previous_response_id: None = None
+    previous_response_id: str | None
     background: Literal[False] = False
-    store: Literal[False] = False
+    store: bool
+    store_error: StoreError | None = None
     service_tier: str
     temperature: float
     text: dict[str, Any]
@@ -287,3 +296,13 @@ class ResponseObject(BaseModel):
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
     user: str | None = None
+
+
+class ResponseInputItems(BaseModel):
+    """A page of a stored response's input."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
