@@ -132,6 +132,15 @@ export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
             />
           </SimpleGrid>
         </Part>
+        <Part title="Stored responses">
+          <Checkbox
+            label="Its tenants may have responses stored"
+            description="Each tenant chooses for how long, in its settings"
+            checked={fields.stored_responses}
+            disabled={!mayChange}
+            onChange={(event) => set({ stored_responses: event.currentTarget.checked })}
+          />
+        </Part>
         {plan !== null && changes.length > 0 && <WhatItDoes plan={plan} changes={changes} />}
         {put.error && <ErrorState error={put.error} />}
         {mayChange && (

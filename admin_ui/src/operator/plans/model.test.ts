@@ -11,6 +11,7 @@ const PLAN: Plan = {
   late: "relegate",
   weight: 2,
   memory_share: 0.07,
+  stored_responses: true,
   limits: {
     requests_per_min: 600,
     tokens_per_min: null,

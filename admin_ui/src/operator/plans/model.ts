@@ -47,6 +47,7 @@ export type PlanFields = Record<NumberField, string> & {
   tiers: SlaClass[];
   late: keyof typeof LATE;
   budget_action: keyof typeof BUDGET_ACTIONS;
+  stored_responses: boolean;
 };
 
 const NONE = Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, ""])) as Record<
@@ -61,6 +62,7 @@ export const NEW_PLAN: PlanFields = {
   tiers: ["default", "flex"],
   late: "best_effort",
   budget_action: "refuse",
+  stored_responses: false,
 };
 
 const text = (value: number | string | null | undefined): string =>
@@ -84,6 +86,7 @@ export function fieldsOf(plan: Plan): PlanFields {
     tiers: plan.tiers,
     late: plan.late,
     budget_action: limits.budget_action,
+    stored_responses: plan.stored_responses,
     ttft_ms: text(plan.ttft_ms),
     tpot_ms: text(plan.tpot_ms),
     weight: text(plan.weight),
@@ -134,6 +137,7 @@ export function bodyOf(fields: PlanFields): PlanBody {
     tpot_ms: number(fields.tpot_ms),
     weight: Number(fields.weight),
     memory_share: part(fields.memory_share),
+    stored_responses: fields.stored_responses,
     limits: {
       requests_per_min: number(fields.requests_per_min),
       tokens_per_min: number(fields.tokens_per_min),
@@ -172,6 +176,9 @@ export function changesOf(before: PlanFields, after: PlanFields): Change[] {
     BUDGET_ACTIONS[before.budget_action],
     BUDGET_ACTIONS[after.budget_action],
   );
+  const allowed = ({ stored_responses }: PlanFields) =>
+    stored_responses ? "allowed" : "not allowed";
+  note("Stored responses", allowed(before), allowed(after));
   return found;
 }
 
