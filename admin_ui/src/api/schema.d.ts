@@ -9330,6 +9330,12 @@ export interface components {
             access_programs?: unknown;
             /** Background */
             background?: unknown;
+            /** Cache Salt */
+            cache_salt?: string | null;
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
             /** Client Metadata */
             client_metadata?: {
                 [key: string]: unknown;
@@ -9338,6 +9344,8 @@ export interface components {
             context_management?: unknown;
             /** Conversation */
             conversation?: unknown;
+            /** Frequency Penalty */
+            frequency_penalty?: number | null;
             /** Include */
             include?: string[] | null;
             /** Input */
@@ -9352,6 +9360,8 @@ export interface components {
             metadata?: {
                 [key: string]: string;
             } | null;
+            /** Min P */
+            min_p?: number | null;
             /** Model */
             model: string;
             /** Moderation */
@@ -9361,6 +9371,8 @@ export interface components {
              * @default true
              */
             parallel_tool_calls: boolean;
+            /** Presence Penalty */
+            presence_penalty?: number | null;
             /** Previous Response Id */
             previous_response_id?: unknown;
             /** Prompt */
@@ -9370,10 +9382,18 @@ export interface components {
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
             reasoning?: components["schemas"]["Reasoning"] | null;
+            /** Repetition Penalty */
+            repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
+            /** Seed */
+            seed?: number | null;
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
+            /** Stop */
+            stop?: string | string[] | null;
             /** Store */
             store?: unknown;
             /**
@@ -9389,8 +9409,10 @@ export interface components {
             tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedFunction"] | null;
             /** Tools */
             tools?: components["schemas"]["ResponseTool"][] | null;
+            /** Top K */
+            top_k?: number | null;
             /** Top Logprobs */
-            top_logprobs?: unknown;
+            top_logprobs?: number | null;
             /** Top P */
             top_p?: number | null;
             /** Truncation */
