@@ -7226,8 +7226,9 @@ export interface components {
         /**
          * ModelCard
          * @description One usable model: the base model (`parent` null, `owned_by` is `tenora`) or an adapter of the
-         *     tenant (`owned_by` is the tenant's id). `max_model_len` (as in vLLM) and `context_length` (as in
-         *     OpenRouter) are the maximum number of tokens of a prompt and its answer together.
+         *     tenant (`owned_by` is the tenant's id). `root` is its `id` again, as vLLM and SGLang have it.
+         *     `max_model_len` (as in vLLM) and `context_length` (as in OpenRouter) are the maximum number of
+         *     tokens of a prompt and its answer together.
          */
         ModelCard: {
             /** Context Length */
@@ -7250,6 +7251,8 @@ export interface components {
             owned_by: string;
             /** Parent */
             parent?: string | null;
+            /** Root */
+            root: string;
             /** Version */
             version?: number | null;
         };

@@ -410,13 +410,15 @@ class Completion(BaseModel):
 
 class ModelCard(BaseModel):
     """One usable model: the base model (`parent` null, `owned_by` is `tenora`) or an adapter of the
-    tenant (`owned_by` is the tenant's id). `max_model_len` (as in vLLM) and `context_length` (as in
-    OpenRouter) are the maximum number of tokens of a prompt and its answer together."""
+    tenant (`owned_by` is the tenant's id). `root` is its `id` again, as vLLM and SGLang have it.
+    `max_model_len` (as in vLLM) and `context_length` (as in OpenRouter) are the maximum number of
+    tokens of a prompt and its answer together."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    root: str
     parent: str | None = None
     max_model_len: int
     context_length: int
