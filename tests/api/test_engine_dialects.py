@@ -299,6 +299,20 @@ async def test_wrong_tokens_are_named(api: Api, client: openai.AsyncOpenAI) -> N
                 await asking(client, **wrong)
 
 
+async def test_the_last_token_says_that_there_was_room_for_no_more(
+    client: openai.AsyncOpenAI,
+) -> None:
+    """So that a stream has no more chunks with an end or a text than tokens, as vLLM's."""
+    chats = [each async for each in await chat(client, stream=True, max_tokens=5)]
+    texts = [each async for each in await complete(client, stream=True, max_tokens=5)]
+    *before, last = [choice for each in chats for choice in each.choices]
+    assert (last.delta.content, last.finish_reason) == ("o", "length")
+    assert [choice.delta.content for choice in before] == ["", "H", "e", "l", "l"]
+    *begun, end = [choice for each in texts for choice in each.choices]
+    assert (end.text, end.finish_reason) == ("o", "length")
+    assert [choice.text for choice in begun] == ["H", "e", "l", "l"]
+
+
 async def test_a_salt_reaches_the_prefix_cache(api: Api, client: openai.AsyncOpenAI) -> None:
     for asking in (chat, complete):
         await asking(client, cache_salt="s")
