@@ -7273,8 +7273,9 @@ export interface components {
         /**
          * ModelCard
          * @description One usable model: the base model (`parent` null, `owned_by` is `tenora`) or an adapter of the
-         *     tenant (`owned_by` is the tenant's id). `max_model_len` (as in vLLM) and `context_length` (as in
-         *     OpenRouter) are the maximum number of tokens of a prompt and its answer together.
+         *     tenant (`owned_by` is the tenant's id). `root` is its `id` again, as vLLM and SGLang have it.
+         *     `max_model_len` (as in vLLM) and `context_length` (as in OpenRouter) are the maximum number of
+         *     tokens of a prompt and its answer together.
          */
         ModelCard: {
             /** Context Length */
@@ -7297,6 +7298,8 @@ export interface components {
             owned_by: string;
             /** Parent */
             parent?: string | null;
+            /** Root */
+            root: string;
             /** Version */
             version?: number | null;
         };
@@ -9412,6 +9415,12 @@ export interface components {
             access_programs?: unknown;
             /** Background */
             background?: unknown;
+            /** Cache Salt */
+            cache_salt?: string | null;
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
             /** Client Metadata */
             client_metadata?: {
                 [key: string]: unknown;
@@ -9420,6 +9429,8 @@ export interface components {
             context_management?: unknown;
             /** Conversation */
             conversation?: unknown;
+            /** Frequency Penalty */
+            frequency_penalty?: number | null;
             /** Include */
             include?: string[] | null;
             /** Input */
@@ -9434,6 +9445,8 @@ export interface components {
             metadata?: {
                 [key: string]: string;
             } | null;
+            /** Min P */
+            min_p?: number | null;
             /** Model */
             model: string;
             /** Moderation */
@@ -9443,6 +9456,8 @@ export interface components {
              * @default true
              */
             parallel_tool_calls: boolean;
+            /** Presence Penalty */
+            presence_penalty?: number | null;
             /** Previous Response Id */
             previous_response_id?: string | null;
             /** Prompt */
@@ -9452,10 +9467,18 @@ export interface components {
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
             reasoning?: components["schemas"]["Reasoning"] | null;
+            /** Repetition Penalty */
+            repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
+            /** Seed */
+            seed?: number | null;
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
+            /** Stop */
+            stop?: string | string[] | null;
             /** Store */
             store?: boolean | null;
             /**
@@ -9471,8 +9494,10 @@ export interface components {
             tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedFunction"] | null;
             /** Tools */
             tools?: components["schemas"]["ResponseTool"][] | null;
+            /** Top K */
+            top_k?: number | null;
             /** Top Logprobs */
-            top_logprobs?: unknown;
+            top_logprobs?: number | null;
             /** Top P */
             top_p?: number | null;
             /** Truncation */

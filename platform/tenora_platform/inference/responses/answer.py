@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from tenora_engine.text.tool_parser import ToolCallArguments
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.ids import new_id
 from tenora_platform.inference.choice_reader import readers_of
+from tenora_platform.inference.logprobs import ChatScores
 from tenora_platform.inference.responses.conversation import NOT_CALLED, in_its_words
 from tenora_platform.inference.responses.schemas import (
     IncompleteDetails,
@@ -46,6 +47,12 @@ class _Output:
         self._open: OutputMessage | None = None
         self._call: OutputCall | None = None
         self._texts: list[str] = []  # of either
+        self._scores: list[Any] = []  # of the message's tokens
+        self._scores_told = 0
+
+    def score(self, tokens: Iterable[dict[str, Any]]) -> None:
+        """The log probabilities of tokens, before what they say."""
+        self._scores += tokens
 
     def add(self, said: str | ToolCallMade | ToolCallArguments) -> Iterator[Event]:
         if isinstance(said, ToolCallMade):
@@ -61,7 +68,8 @@ class _Output:
             if self._open is None:
                 yield from self._begin()
             self._texts.append(said)
-            yield self._event("response.output_text.delta", delta=said, logprobs=[])
+            new, self._scores_told = self._scores[self._scores_told :], len(self._scores)
+            yield self._event("response.output_text.delta", delta=said, logprobs=new)
 
     def cut(self) -> None:
         """What was being said stands as far as it came."""
@@ -101,12 +109,13 @@ class _Output:
             self._call.status, self._call.arguments = status, text
             yield self._item("response.output_item.done", self._call)
         elif self._open is not None:
-            part = OutputText(text=text)
-            yield self._event("response.output_text.done", text=text, logprobs=[])
+            part = OutputText(text=text, logprobs=self._scores)
+            yield self._event("response.output_text.done", text=text, logprobs=self._scores)
             yield self._event("response.content_part.done", part=part.model_dump())
             self._open.status, self._open.content = status, [part]
             yield self._item("response.output_item.done", self._open)
         self._open, self._call, self._texts = None, None, []
+        self._scores, self._scores_told = [], 0
 
     def _of_call(self, kind: str, **more: Any) -> Event:
         assert self._call is not None
@@ -167,9 +176,11 @@ async def response_stream(session: InferenceSession, asked: Asked) -> AsyncGener
 async def _events(session: InferenceSession, output: _Output) -> AsyncGenerator[list[Event]]:
     """What each piece of the answer adds; nothing while it is held back."""
     (reader,) = readers_of(session)
+    scores = ChatScores(session.state.engine.text)
     with in_its_words():
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
+                output.score(scores.said(piece.logprobs))
                 events = [event for said in reader.read(piece) for event in output.add(said)]
                 if piece.finish_reason is not None:
                     events += output.end(piece.finish_reason)

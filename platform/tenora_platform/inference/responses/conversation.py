@@ -23,6 +23,7 @@ from tenora_platform.inference.responses.schemas import (
 from tenora_platform.inference.schemas import (
     ChatCompletionRequest,
     ChatMessage,
+    Choosing,
     FunctionCall,
     TextPart,
     ToolCall,
@@ -36,10 +37,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_tool_calls": (None,),
     "moderation": (None,),
     "prompt": (None,),
-    "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }
 """The values which ask for nothing."""
+
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` says for the log probabilities of the text's tokens."""
 
 _NOTHING_TO_INCLUDE = frozenset(
     {
@@ -92,8 +95,15 @@ def as_chat(body: ResponseRequest, earlier: Sequence[InputItem] = ()) -> ChatCom
     for name, neutral in _NEUTRAL.items():
         if getattr(body, name) not in neutral:
             raise unsupported(name)
-    if not _NOTHING_TO_INCLUDE.issuperset(body.include or ()):
+    if not (_NOTHING_TO_INCLUDE | {LOGPROBS}).issuperset(body.include or ()):
         raise unsupported("include")
+    is_scored = LOGPROBS in (body.include or ())
+    if body.top_logprobs and not is_scored:
+        raise BadRequestError(
+            f'top_logprobs needs include: ["{LOGPROBS}"].',
+            param="top_logprobs",
+            code="invalid_value",
+        )
     messages = list(_messages(body, earlier))
     if not messages:
         raise BadRequestError(
@@ -105,6 +115,10 @@ def as_chat(body: ResponseRequest, earlier: Sequence[InputItem] = ()) -> ChatCom
         max_completion_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
+        logprobs=is_scored,
+        top_logprobs=body.top_logprobs if is_scored else None,
+        chat_template_kwargs=body.chat_template_kwargs,
+        **{name: getattr(body, name) for name in Choosing.model_fields},
         tools=[
             _tool(tool, f"tools[{place}]")
             for place, tool in enumerate(body.tools or ())

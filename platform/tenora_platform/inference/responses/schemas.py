@@ -16,10 +16,12 @@ from tenora_platform.inference.bounds import (
 from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.schemas import (
     COUNT_MAX,
+    Choosing,
     MetadataName,
     MetadataText,
     Role,
     ServiceTier,
+    TemplateArguments,
     Unheeded,
 )
 from tenora_platform.inference.tool_schemas import FunctionTool
@@ -155,7 +157,7 @@ class Reasoning(Given):
     summary: Unheeded = None
 
 
-class ResponseRequest(Given):
+class ResponseRequest(Choosing):
     """POST /v1/responses. What comes after the blank line is known to OpenAI's API, not to this
     one: any value but the neutral one is refused by name."""
 
@@ -172,6 +174,8 @@ class ResponseRequest(Given):
     tools: Annotated[QuickList[ResponseTool] | None, at_most(TOOLS_MAX)] = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool = True
+    include: Annotated[list[str] | None, at_most(METADATA_MAX)] = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     text: TextConfig | None = None
     stream: bool = False
     store: bool | None = None
@@ -182,6 +186,7 @@ class ResponseRequest(Given):
     metadata: Annotated[dict[MetadataName, MetadataText] | None, at_most(METADATA_MAX)] = None
     prompt_cache_key: str | None = Field(default=None, max_length=512)
     safety_identifier: str | None = Field(default=None, max_length=512)
+    chat_template_kwargs: TemplateArguments = None  # vLLM's
 
     # Accepted, and without effect.
     access_programs: Any = None
@@ -192,11 +197,9 @@ class ResponseRequest(Given):
     background: Any = None
     context_management: Any = None
     conversation: Any = None
-    include: Annotated[list[str] | None, at_most(METADATA_MAX)] = None
     max_tool_calls: Any = None
     moderation: Any = None
     prompt: Any = None
-    top_logprobs: Any = None
     truncation: Any = None
 
 
