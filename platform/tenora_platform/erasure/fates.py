@@ -25,6 +25,7 @@ DELETED: dict[str, str] = {
     "upload_parts": "",
     "uploads": "",
     "tenant_settings": "",
+    "account_budgets": "",
     "request_wait_parts": "(request, sequence) IN "
     "(SELECT request, sequence FROM request_waits WHERE tenant_id = :tenant)",
     "request_waits": "",

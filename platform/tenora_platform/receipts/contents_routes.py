@@ -8,17 +8,25 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.auth import CurrentTenant, TenantContext, require_scope
+from tenora_platform.auth import CurrentTenant, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
+from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.receipts import contents_repository as repository
 from tenora_platform.receipts.repository import find
 from tenora_platform.receipts.schemas import Contents, TenantSettings, TenantSettingsChange
 from tenora_platform.receipts.tables import TenantSettingsRow
 from tenora_platform.schemas import Deleted
-from tenora_platform.state import State, TenantSession
+from tenora_platform.state import AdminSession, State, TenantSession
+from tenora_platform.tenants.repository import get_tenant
 
 router = APIRouter(prefix="/v1", tags=["receipts"], route_class=EdgeRoute)
+admin = APIRouter(
+    prefix="/admin/v1/tenants/{tenant_id}/settings",
+    tags=["admin"],
+    dependencies=[Depends(require_role(*MONEY_READERS))],
+    route_class=EdgeRoute,
+)
 KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 
 
@@ -27,6 +35,14 @@ async def get_settings(session: TenantSession, tenant: CurrentTenant) -> TenantS
     """Get the tenant's own settings."""
     row = await repository.settings_of(session, tenant.tenant_id)
     return TenantSettings(**_values(row))
+
+
+@admin.get("")
+async def get_tenant_settings(tenant_id: str, session: AdminSession) -> TenantSettings:
+    """Get what a tenant has chosen for itself. Only its own people and keys can change it."""
+    if await get_tenant(session, tenant_id) is None:
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
+    return TenantSettings(**_values(await repository.settings_of(session, tenant_id)))
 
 
 @router.patch("/settings")
