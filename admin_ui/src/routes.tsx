@@ -2,6 +2,7 @@
 
 import {
   IconActivity,
+  IconAdjustments,
   IconBan,
   IconChartBar,
   IconChecklist,
@@ -17,6 +18,7 @@ import {
   IconListDetails,
   IconListSearch,
   IconMessages,
+  IconPigMoney,
   IconReceipt2,
   IconScale,
   IconShieldLock,
@@ -24,6 +26,7 @@ import {
   IconTestPipe,
   IconUsers,
   IconUsersGroup,
+  IconWallet,
   IconWebhook,
   type TablerIcon,
 } from "@tabler/icons-react";
@@ -123,6 +126,18 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       Icon: IconFileInvoice,
     }),
     page("/invoices/:invoice", "Invoice", ["usage"], () => import("./tenant/invoices/InvoicePage")),
+    page("/budget", "Budget", ["usage"], () => import("./tenant/budget/Page"), {
+      group: SPEND,
+      Icon: IconPigMoney,
+    }),
+    page("/credit", "Credit and ledger", ["usage"], () => import("./tenant/credit/Page"), {
+      group: SPEND,
+      Icon: IconWallet,
+    }),
+    page("/prices", "Prices", ["usage"], () => import("./tenant/prices/Page"), {
+      group: SPEND,
+      Icon: IconReceipt2,
+    }),
     page("/keys", "Keys", ["keys"], () => import("./tenant/keys/Page"), {
       group: SETTLE,
       Icon: IconKey,
@@ -134,6 +149,10 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     page("/people", "People", ["people"], () => import("./tenant/people/Page"), {
       group: SETTLE,
       Icon: IconUsersGroup,
+    }),
+    page("/settings", "Settings", ANY_SCOPE, () => import("./tenant/settings/Page"), {
+      group: SETTLE,
+      Icon: IconAdjustments,
     }),
     page("/webhooks", "Webhooks", ["keys"], () => import("./tenant/webhooks/Page"), {
       group: SETTLE,

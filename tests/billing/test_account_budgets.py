@@ -14,7 +14,7 @@ import pytest
 
 from api_harness import Api, TestTenant
 from platform_fixtures import MakeApi
-from price_lists import add_prices, record_of
+from price_lists import BASE, add_prices, record_of
 from tenora_engine.events import UsageRecord
 from tenora_platform.budgets.accounts import month_start
 from tenora_platform.budgets.alerts import AccountAlerts
@@ -105,10 +105,8 @@ async def test_a_budget_counts_in_its_own_currency(api: Api) -> None:
     """What an adapter's list charges in euros is not added to dollars."""
     await api.put_plan("twofold", {})
     tenant = await api.new_tenant("two currencies", "twofold")
-    await add_prices(api, plan="twofold", currency="USD", per_million={"output": "1"})
-    await add_prices(
-        api, plan="twofold", model="in-euros", currency="EUR", per_million={"output": "1"}
-    )
+    await add_prices(api, plan="twofold", currency="USD")
+    await add_prices(api, plan="twofold", model="in-euros", currency="EUR")
     assert (await budget(api, tenant))["currencies"] == ["EUR", "USD"]
     assert (await put(api, tenant, amount="10", currency="USD")).status_code == 200
     now = datetime.now(UTC)
@@ -162,7 +160,8 @@ async def test_a_month_ends_with_its_own_alerts(api: Api) -> None:
 async def test_what_waited_for_a_price_is_told_by_the_sweep(api: Api) -> None:
     await api.put_plan("unpriced", {})
     tenant = await api.new_tenant("waited", "unpriced")
-    listed = await add_prices(api, plan="unpriced", per_million={"uncached_prefill": "1"})
+    some = BASE | {"output": [{"class": "priority", "price": "1"}]}
+    listed = await add_prices(api, plan="unpriced", per_million=some)
     await put(api, tenant, amount="4", thresholds=[50])
     await use(api, of(tenant, 2, plan="unpriced"))
     await api.state.budgets.alerts.look()

@@ -8356,9 +8356,12 @@ export interface components {
         /**
          * PlanListed
          * @description A plan with the number of its tenants, and of the suspended ones among them. `id` is its
-         *     name.
+         *     name. `currencies`: those of the price lists in force for all of its tenants, which its budgets
+         *     are in.
          */
         PlanListed: {
+            /** Currencies */
+            currencies: string[];
             /** Id */
             id: string;
             /**

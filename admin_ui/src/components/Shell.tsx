@@ -35,6 +35,7 @@ import classes from "./Shell.module.css";
 
 const loadSearch = () => import("../search/Search");
 const Search = lazy(loadSearch);
+const BudgetBanner = lazy(() => import("../tenant/budget/Banner"));
 const searchShortcut = /mac/i.test(navigator.userAgent) ? "⌘ K" : "Ctrl K";
 
 export function Shell({ children }: { children: ReactNode }) {
@@ -85,10 +86,19 @@ export function Shell({ children }: { children: ReactNode }) {
       <AppShell.Main id="main" className={classes.main}>
         <Box maw={1440} mx="auto">
           {children}
+          <Suspense>
+            <BudgetAlert />
+          </Suspense>
         </Box>
       </AppShell.Main>
     </AppShell>
   );
+}
+
+/** For who may see what a tenant spends. */
+function BudgetAlert() {
+  const place = useSession().session?.place;
+  return place?.role === "tenant" && place.may.includes("usage") ? <BudgetBanner /> : null;
 }
 
 /** The entry of the navigation that the address belongs to: the longest one that it begins with. */

@@ -7,6 +7,8 @@ import { PageHeader } from "../../components/PageHeader";
 import { type Range, RangePicker, useRange } from "../../components/range";
 import { ErrorState } from "../../components/states";
 import { useStale } from "../../live/stale";
+import { BudgetPanel } from "../budget/BudgetPanel";
+import { useAccountBudget } from "../budget/queries";
 import { Lately } from "./Lately";
 import { Quickstart } from "./Quickstart";
 import { useForecast, useIsNew } from "./queries";
@@ -43,13 +45,16 @@ interface FiguresProps {
 function Figures({ forecast, range }: FiguresProps) {
   const navigate = useNavigate();
   const stale = useStale(forecast.dataUpdatedAt);
+  // Both at once: what comes later would push the charts down.
+  const isPending = useAccountBudget().isPending || forecast.isPending;
   return (
     <>
-      {forecast.isPending && <Loading />}
+      {isPending && <Loading />}
       {forecast.error && !forecast.data && (
         <ErrorState error={forecast.error} onRetry={() => forecast.refetch()} />
       )}
-      {forecast.data && <Spend forecast={forecast.data} stale={stale} />}
+      {!isPending && forecast.data && <Spend forecast={forecast.data} stale={stale} />}
+      {!isPending && <BudgetPanel />}
       <Served range={range} onOpen={(to) => void navigate(to)} />
     </>
   );
