@@ -132,7 +132,8 @@ async def test_a_soft_cap_tells_once_and_degrades(api: Api) -> None:
     assert api.engine.requests[-1].tenant.tier == "flex"
     left = Decimal("0.0001") - 2 * (4 * PROMPT + 10 * OUTPUT)
     told = third.headers["x-tenora-budget"]
-    assert told.startswith('soft;budget=plan_month;remaining="') and told.endswith(";currency=USD")
+    assert told.startswith('soft;budget=plan_month;remaining="')
+    assert told.endswith(";currency=USD")
     assert Decimal(told.partition('remaining="')[2].partition('"')[0]) == left
     events = await events_of(api, tenant, 1)
     assert events[0]["type"] == "budget.soft"

@@ -30,17 +30,25 @@ import {
 } from "./queries";
 
 export default function Page() {
+  const filters = useFilters();
+  const asked = [useBalances(), useGrants(), useLedger(filters)];
+  // All at once: what comes later would push the others down.
+  const isPending = asked.some((each) => each.isPending);
   return (
     <>
       <PageHeader
         title="Credit and ledger"
         description="What is left of your credit, what is not paid yet, and each entry of your books. Amounts are exact; days are UTC."
       />
-      <Stack>
-        <Balances />
-        <Grants />
-        <Ledger />
-      </Stack>
+      {isPending ? (
+        <TableSkeleton rows={8} />
+      ) : (
+        <Stack>
+          <Balances />
+          <Grants />
+          <Ledger filters={filters} />
+        </Stack>
+      )}
     </>
   );
 }
@@ -136,14 +144,20 @@ function Grants() {
 
 const DAY = /^\d{4}-\d{2}-\d{2}$/;
 
-function Ledger() {
-  const [params, setParams] = useQueryParams();
+/** As the address has them. */
+function useFilters(): LedgerFilters {
+  const [params] = useQueryParams();
   const text = (name: string) => params.get(name) ?? "";
   const day = (name: string) => (DAY.test(text(name)) ? text(name) : undefined);
-  const kind = text("kind") in KINDS ? text("kind") : undefined;
-  const filters: LedgerFilters = { kind, start: day("from"), end: day("before") };
+  const kind = Object.hasOwn(KINDS, text("kind")) ? text("kind") : undefined;
+  return { kind, start: day("from"), end: day("before") };
+}
+
+function Ledger({ filters }: { filters: LedgerFilters }) {
+  const [params, setParams] = useQueryParams();
+  const text = (name: string) => params.get(name) ?? "";
   const ledger = useLedger(filters);
-  const isFiltered = kind !== undefined || day("from") !== undefined || day("before") !== undefined;
+  const isFiltered = Object.values(filters).some((each) => each !== undefined);
   const set = (name: string, value: string) =>
     setParams((before) => {
       if (value) before.set(name, value);
@@ -156,7 +170,7 @@ function Ledger() {
         <NativeSelect
           label="Kind"
           size="xs"
-          value={kind ?? ""}
+          value={filters.kind ?? ""}
           data={[
             { value: "", label: "Every kind" },
             ...Object.entries(KINDS).map(([value, label]) => ({ value, label })),

@@ -34,11 +34,17 @@ export default function Page() {
       )}
       <Stack>
         {holding(prices).map((each) => (
-          <List key={each.price.id} price={each.price} why={reason(each)} />
+          <List
+            key={each.price.id}
+            title={nameOf(each.price)}
+            price={each.price}
+            why={reason(each)}
+          />
         ))}
         {announced(prices).map((price) => (
           <List
             key={price.id}
+            title={`${nameOf(price)}, from ${formatDate(price.effective_from)}`}
             price={price}
             why={`Announced: it holds from ${formatDate(price.effective_from)}.`}
           />
@@ -48,10 +54,16 @@ export default function Page() {
   );
 }
 
-function List({ price, why }: { price: TenantPrice; why: string }) {
+interface ListProps {
+  title: string;
+  price: TenantPrice;
+  why: string;
+}
+
+function List({ title, price, why }: ListProps) {
   return (
     <Panel
-      title={nameOf(price)}
+      title={title}
       note={`From ${formatDate(price.effective_from)}${
         price.effective_to ? ` until ${formatDate(price.effective_to)}` : ""
       }, in ${price.currency}`}
@@ -70,7 +82,7 @@ function List({ price, why }: { price: TenantPrice; why: string }) {
           value={isZero(price.included) ? "none" : formatMoney(price.included, price.currency)}
         />
       </Group>
-      <Prices price={price} />
+      <Prices title={title} price={price} />
     </Panel>
   );
 }
@@ -88,8 +100,8 @@ function Term({ label, value }: { label: string; value: string }) {
   );
 }
 
-function Prices({ price }: { price: TenantPrice }) {
-  const label = `Prices: ${nameOf(price)}, ${price.id}`;
+function Prices({ title, price }: Omit<ListProps, "why">) {
+  const label = `Prices: ${title}`;
   return (
     <Scrollable label={label}>
       <Table aria-label={label} miw={520} verticalSpacing={6}>

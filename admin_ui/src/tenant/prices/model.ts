@@ -11,9 +11,10 @@ export function nameOf({ adapter, adapter_name, tenant, plan, model }: TenantPri
     : tenant
       ? "Your account"
       : plan
-        ? `Plan ${plan}`
+        ? null
         : "Everybody";
-  return model ? `${whose}, model ${model}` : whose;
+  const parts = [whose, plan && `plan ${plan}`, model && `model ${model}`].filter(Boolean);
+  return parts.join(", ").replace(/^./, (first) => first.toUpperCase());
 }
 
 /** As the server compares lists: adapter before tenant before plan before model. */

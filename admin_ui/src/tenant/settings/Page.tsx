@@ -7,21 +7,24 @@ import { PageHeader } from "../../components/PageHeader";
 import { ErrorState, TableSkeleton } from "../../components/states";
 import { BillingProfile } from "./BillingProfile";
 import { Chosen } from "./Chosen";
-import { useSettings } from "./queries";
+import { useProfile, useSettings } from "./queries";
 
 export default function Page() {
   const may = useSession().session?.place?.may ?? [];
   const mayChange = useMayChange("keys");
   const settings = useSettings();
+  const hasProfile = may.includes("usage");
+  // Both at once: what comes later would push the other down.
+  const isPending = useProfile(hasProfile).isLoading || settings.isPending;
   return (
     <>
       <PageHeader
         title="Settings"
         description="Who your invoices are for, and what is kept of your requests."
       />
-      <Stack>
-        {may.includes("usage") && <BillingProfile />}
-        {settings.isPending && <TableSkeleton rows={8} />}
+      {isPending && <TableSkeleton rows={8} />}
+      <Stack display={isPending ? "none" : undefined}>
+        {hasProfile && <BillingProfile />}
         {settings.error && !settings.data && (
           <ErrorState error={settings.error} onRetry={() => settings.refetch()} />
         )}
