@@ -257,7 +257,7 @@ def test_a_budget_tells_when_its_thresholds_are_reached(
     banner.get_by_role("button", name="Hide").click()
     expect(banner).to_have_count(0)
     page.reload()
-    expect(page.get_by_role("heading", name="Limits")).to_be_visible()
+    expect(page.get_by_role("heading", name="Limits", exact=True)).to_be_visible()
     expect(banner).to_have_count(0)
 
     assert ask(portal, key).status_code == 200

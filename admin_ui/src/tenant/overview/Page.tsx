@@ -20,14 +20,18 @@ export default function Page() {
   const range = useRange("24h");
   const forecast = useForecast();
   const isNew = useIsNew();
+  const budget = useAccountBudget(null, isNew === false);
+  // All at once: what comes later would push the others down.
+  const isPending =
+    isNew === undefined || (isNew === false && (forecast.isPending || budget.isPending));
   return (
     <>
       <PageHeader title="Overview" action={isNew === false && <RangePicker range={range} />} />
       <Stack gap="md">
-        {isNew === undefined && <Loading />}
-        {isNew === true && <Quickstart may={may} />}
-        {isNew === false && <Figures forecast={forecast} range={range} />}
-        <Lately mayAudit={may.includes("keys")} />
+        {isPending && <Loading />}
+        {!isPending && isNew === true && <Quickstart may={may} />}
+        {!isPending && isNew === false && <Figures forecast={forecast} range={range} />}
+        {!isPending && <Lately mayAudit={may.includes("keys")} />}
       </Stack>
     </>
   );
@@ -45,16 +49,13 @@ interface FiguresProps {
 function Figures({ forecast, range }: FiguresProps) {
   const navigate = useNavigate();
   const stale = useStale(forecast.dataUpdatedAt);
-  // Both at once: what comes later would push the charts down.
-  const isPending = useAccountBudget().isPending || forecast.isPending;
   return (
     <>
-      {isPending && <Loading />}
       {forecast.error && !forecast.data && (
         <ErrorState error={forecast.error} onRetry={() => forecast.refetch()} />
       )}
-      {!isPending && forecast.data && <Spend forecast={forecast.data} stale={stale} />}
-      {!isPending && <BudgetPanel />}
+      {forecast.data && <Spend forecast={forecast.data} stale={stale} />}
+      <BudgetPanel />
       <Served range={range} onOpen={(to) => void navigate(to)} />
     </>
   );
