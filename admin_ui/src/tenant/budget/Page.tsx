@@ -113,7 +113,7 @@ function Form({ budget }: { budget: AccountBudget }) {
           />
           <Checkbox
             label="Refuse requests when the budget is used up"
-            description="They get status 429 until the next month (UTC) or a higher budget"
+            description="Until the next month (UTC), or until the budget is raised"
             disabled={!mayChange}
             checked={fields.hard}
             onChange={(event) => set({ hard: event.currentTarget.checked })}

@@ -85,8 +85,7 @@ function Balances() {
       </SimpleGrid>
       {due > 0 && (
         <Alert color="blue" title="Some usage is not posted yet">
-          Usage of {counted(due, "day")} is still to be posted. It is posted after the day has ended
-          (UTC).
+          Usage of {counted(due, "day")} is still to be posted.
         </Alert>
       )}
     </>
@@ -201,7 +200,7 @@ function Ledger({ filters }: { filters: LedgerFilters }) {
         >
           {isFiltered
             ? "Change the kind or the days."
-            : "Usage is posted once a day; credit, invoices and payments at once."}
+            : "Usage, credit, invoices and payments are posted soon after they happen."}
         </EmptyState>
       )}
       {ledger.rows.length > 0 && (
