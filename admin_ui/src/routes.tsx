@@ -2,7 +2,6 @@
 
 import {
   IconActivity,
-  IconAdjustments,
   IconBan,
   IconChartBar,
   IconChecklist,
@@ -18,7 +17,6 @@ import {
   IconListDetails,
   IconListSearch,
   IconMessages,
-  IconPigMoney,
   IconReceipt2,
   IconScale,
   IconShieldLock,
@@ -26,7 +24,6 @@ import {
   IconTestPipe,
   IconUsers,
   IconUsersGroup,
-  IconWallet,
   IconWebhook,
   type TablerIcon,
 } from "@tabler/icons-react";
@@ -128,11 +125,11 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     page("/invoices/:invoice", "Invoice", ["usage"], () => import("./tenant/invoices/InvoicePage")),
     page("/budget", "Budget", ["usage"], () => import("./tenant/budget/Page"), {
       group: SPEND,
-      Icon: IconPigMoney,
+      Icon: IconCoin,
     }),
     page("/credit", "Credit and ledger", ["usage"], () => import("./tenant/credit/Page"), {
       group: SPEND,
-      Icon: IconWallet,
+      Icon: IconChecklist,
     }),
     page("/prices", "Prices", ["usage"], () => import("./tenant/prices/Page"), {
       group: SPEND,
@@ -152,7 +149,7 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     }),
     page("/settings", "Settings", ANY_SCOPE, () => import("./tenant/settings/Page"), {
       group: SETTLE,
-      Icon: IconAdjustments,
+      Icon: IconListDetails,
     }),
     page("/webhooks", "Webhooks", ["keys"], () => import("./tenant/webhooks/Page"), {
       group: SETTLE,

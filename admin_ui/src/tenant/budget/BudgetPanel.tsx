@@ -7,7 +7,7 @@ import { useAccountBudget } from "./queries";
 import { Standing } from "./Standing";
 
 /** The account's budget on a page about something else. */
-export function BudgetPanel() {
+export default function BudgetPanel() {
   const budget = useAccountBudget();
   return (
     <Panel

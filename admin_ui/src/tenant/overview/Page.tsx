@@ -1,19 +1,24 @@
 /** The tenant's first page: what it spends, how it is served, what changed. */
 
 import { Skeleton, Stack } from "@mantine/core";
+import { lazy, Suspense } from "react";
 import { useNavigate } from "react-router";
 import { useSession } from "../../api/context";
 import { PageHeader } from "../../components/PageHeader";
 import { type Range, RangePicker, useRange } from "../../components/range";
 import { ErrorState } from "../../components/states";
 import { useStale } from "../../live/stale";
-import { BudgetPanel } from "../budget/BudgetPanel";
 import { useAccountBudget } from "../budget/queries";
 import { Lately } from "./Lately";
-import { Quickstart } from "./Quickstart";
 import { useForecast, useIsNew } from "./queries";
 import { Served } from "./Served";
 import { Spend } from "./Spend";
+
+/** Of new tenants alone. */
+const Quickstart = lazy(() => import("./Quickstart"));
+const loadBudget = () => import("../budget/BudgetPanel");
+const BudgetPanel = lazy(loadBudget);
+void loadBudget(); // its place is between others
 
 export default function Page() {
   const may = useSession().session?.place?.may ?? [];
@@ -28,10 +33,14 @@ export default function Page() {
     <>
       <PageHeader title="Overview" action={isNew === false && <RangePicker range={range} />} />
       <Stack gap="md">
-        {isPending && <Loading />}
-        {!isPending && isNew === true && <Quickstart may={may} />}
-        {!isPending && isNew === false && <Figures forecast={forecast} range={range} />}
-        {!isPending && <Lately mayAudit={may.includes("keys")} />}
+        {isPending ? (
+          <Loading />
+        ) : (
+          <Suspense fallback={<Loading />}>
+            {isNew ? <Quickstart may={may} /> : <Figures forecast={forecast} range={range} />}
+            <Lately mayAudit={may.includes("keys")} />
+          </Suspense>
+        )}
       </Stack>
     </>
   );
