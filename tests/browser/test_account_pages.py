@@ -169,7 +169,7 @@ def test_settings_are_changed_and_seen_by_the_operator(
 
 
 def test_credit_and_the_ledger_are_its_own(page: Page, portal: PortalUnderTest) -> None:
-    tenant, key = portal.new_tenant("Credited account")
+    tenant, key = portal.new_tenant("Credited firm")
     stranger, _ = portal.new_tenant("Somebody else")
     for each, amount, currency in ((tenant, "25.5", "EUR"), (stranger, "77", "USD")):
         body = {"amount": amount, "currency": currency, "note": "keep them happy"}
@@ -196,7 +196,7 @@ def test_credit_and_the_ledger_are_its_own(page: Page, portal: PortalUnderTest) 
 
 
 def test_prices_say_which_list_holds_and_which_comes(page: Page, portal: PortalUnderTest) -> None:
-    tenant, key = portal.new_tenant("Priced account")
+    tenant, key = portal.new_tenant("Priced firm")
     stranger, _ = portal.new_tenant("Priced otherwise")
     metered = {"uncached_prefill": "3", "cached_prefill": "1"}
     tiers = [{"price": "9"}, {"from": 1000000, "price": "8"}]
@@ -228,7 +228,7 @@ def test_prices_say_which_list_holds_and_which_comes(page: Page, portal: PortalU
 def test_a_budget_tells_when_its_thresholds_are_reached(
     page: Page, portal: PortalUnderTest
 ) -> None:
-    _, key = portal.new_tenant("Budgeted account")
+    _, key = portal.new_tenant("Budgeted firm")
     assert ask(portal, key).status_code == 200
     cost = until(lambda: spent(portal, key))
     amount = f"{cost * 3 / 2:f}"

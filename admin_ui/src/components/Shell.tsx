@@ -29,6 +29,7 @@ import { useSession } from "../api/context";
 import { type Place, placeId } from "../api/session";
 import { LiveBadge } from "../live/LiveBadge";
 import { type PageRoute, routesOf } from "../routes";
+import { useAccountBudget } from "../tenant/budget/queries";
 import { ColorSchemeToggle } from "./ColorSchemeToggle";
 import { Logo } from "./Logo";
 import classes from "./Shell.module.css";
@@ -95,10 +96,12 @@ export function Shell({ children }: { children: ReactNode }) {
   );
 }
 
-/** For who may see what a tenant spends. */
+/** For who may see what a tenant spends; it is loaded where there is a budget. */
 function BudgetAlert() {
   const place = useSession().session?.place;
-  return place?.role === "tenant" && place.may.includes("usage") ? <BudgetBanner /> : null;
+  const isAllowed = place?.role === "tenant" && place.may.includes("usage");
+  const budget = useAccountBudget(null, isAllowed).data;
+  return budget?.amount == null ? null : <BudgetBanner />;
 }
 
 /** The entry of the navigation that the address belongs to: the longest one that it begins with. */

@@ -14,11 +14,9 @@ import { useForecast, useIsNew } from "./queries";
 import { Served } from "./Served";
 import { Spend } from "./Spend";
 
-/** Of new tenants alone. */
+/** The one of new tenants alone, the other of the others. */
 const Quickstart = lazy(() => import("./Quickstart"));
-const loadBudget = () => import("../budget/BudgetPanel");
-const BudgetPanel = lazy(loadBudget);
-void loadBudget(); // its place is between others
+const BudgetPanel = lazy(() => import("../budget/BudgetPanel"));
 
 export default function Page() {
   const may = useSession().session?.place?.may ?? [];
