@@ -59,6 +59,8 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     key_caps: Caps = Caps()  # of this key alone, within the plan's
     key_models: tuple[str, ...] | None = None  # None: all of the tenant's
     prepaid: bool = False  # spends its credit only
+    account_cap: Decimal | None = None  # a month's, beyond which it has itself refused
+    account_currency: str | None = None
     keeps_contents: bool = False  # prompts and answers, as it has chosen itself
     stores_responses: bool = False  # its plan allows it and it has chosen so itself
     keeps_answers: bool = False  # they draft its own later ones, as it has chosen itself

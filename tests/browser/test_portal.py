@@ -167,7 +167,8 @@ def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
     sign_in(page, second)  # a key for usage alone comes in, and sees what it may
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     links = page.get_by_role("navigation").get_by_role("link")
-    named = ["Overview", "Requests", "Rejected calls", "Usage and cost", "Invoices", "Limits"]
+    named = ["Overview", "Requests", "Rejected calls", "Usage and cost", "Invoices", "Budget"]
+    named += ["Credit and ledger", "Prices", "Limits", "Settings"]
     expect(links).to_have_text(named)
     sign_out(page)
 

@@ -95,7 +95,7 @@ def amounts(page: Page) -> dict[str, bool]:
     """Each amount of money in the page's text, and whether an answer has had it, digit by digit:
     else the page has added up or rounded by itself. Axes of charts are pictures, and not in it."""
     shown = re.findall(r"[$€£]([\d,]+(?:\.\d+)?)", page.inner_text("main"))
-    told = {Decimal(each) for each in page.evaluate("[...window.amountsTold]")}
+    told = {abs(Decimal(each)) for each in page.evaluate("[...window.amountsTold]")}
     return {each: Decimal(each.replace(",", "")) in told for each in shown}
 
 

@@ -1274,6 +1274,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant_id}/budget": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Tenant Budget
+         * @description Get a tenant's account budget, which the tenant sets itself.
+         */
+        get: operations["credits_get_tenant_budget"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant_id}/credits": {
         parameters: {
             query?: never;
@@ -1427,6 +1447,26 @@ export interface paths {
          * @description Take a deletion back before the grace period is over; the tenant is as it was before.
          */
         post: operations["admin_restore_tenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Tenant Settings
+         * @description Get what a tenant has chosen for itself. Only its own people and keys can change it.
+         */
+        get: operations["admin_get_tenant_settings"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2304,6 +2344,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/balances": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Own Balances
+         * @description Get the balance of each account of the tenant's ledger.
+         */
+        get: operations["ledger_list_own_balances"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/billing_profile": {
         parameters: {
             query?: never;
@@ -2323,6 +2383,38 @@ export interface paths {
         put: operations["invoices_put_billing_profile"];
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/budget": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Budget
+         * @description Get the account's monthly budget, what is spent of it, and the alerts of this month.
+         */
+        get: operations["credits_get_budget"];
+        /**
+         * Put Budget
+         * @description Set the account's monthly budget, for all keys and people together, effective with the next
+         *     request. Thresholds that are reached already are told now. Events are told by GET /v1/events
+         *     and webhooks, once for each threshold, month and amount. A `hard` budget refuses requests that
+         *     would pass it: 429 `insufficient_quota` with `error.budget` `account_month`. It needs prices in
+         *     one currency.
+         */
+        put: operations["credits_put_budget"];
+        post?: never;
+        /**
+         * Delete Budget
+         * @description Remove the account's budget. Those of the plan and of keys stay.
+         */
+        delete: operations["credits_delete_budget"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2383,6 +2475,27 @@ export interface paths {
          *     separately.
          */
         get: operations["usage_get_costs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/credits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Own Credits
+         * @description List the account's credit, newest first: what was granted or bought, and until when it can be
+         *     spent.
+         */
+        get: operations["credits_list_own_credits"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3630,6 +3743,80 @@ export interface components {
             uncached_prefill: number;
         };
         /**
+         * AccountBudget
+         * @description `amount` is null where no account budget is set; `currency` is then the one a new budget
+         *     would have. `spent` is this month's usage in that currency, as in GET /v1/costs. `alerts`: the
+         *     thresholds reached this month. `currencies`: those of the prices in force.
+         */
+        AccountBudget: {
+            /**
+             * Alerts
+             * @default []
+             */
+            alerts: components["schemas"]["ThresholdAlert"][];
+            /** Amount */
+            amount?: string | null;
+            /** Currencies */
+            currencies: string[];
+            /** Currency */
+            currency: string;
+            /**
+             * Hard
+             * @default false
+             */
+            hard: boolean;
+            /**
+             * Object
+             * @default account_budget
+             * @constant
+             */
+            object: "account_budget";
+            /** Period */
+            period: string;
+            /**
+             * Resets At
+             * Format: date-time
+             */
+            resets_at: string;
+            /** Spent */
+            spent?: string | null;
+            /** Tenant Id */
+            tenant_id: string;
+            /**
+             * Thresholds
+             * @default []
+             */
+            thresholds: number[];
+            /** Updated At */
+            updated_at?: string | null;
+        };
+        /**
+         * AccountBudgetBody
+         * @description What the whole account may cost in a month (UTC). At each of `thresholds`, percent of
+         *     `amount`, an event `budget.alert` tells it. `hard`: beyond `amount`, requests are refused.
+         *     `currency` defaults to that of the prices in force.
+         */
+        AccountBudgetBody: {
+            /** Amount */
+            amount: number | string;
+            /** Currency */
+            currency?: string | null;
+            /**
+             * Hard
+             * @default false
+             */
+            hard: boolean;
+            /**
+             * Thresholds
+             * @default [
+             *       50,
+             *       80,
+             *       100
+             *     ]
+             */
+            thresholds: number[];
+        };
+        /**
          * Adapter
          * @description A name with its versions, newest first. `version`, `state` and the fields after them are the
          *     newest version's, for clients that keep only one; `serving` is what answers requests. `traffic`
@@ -4516,18 +4703,20 @@ export interface components {
         /**
          * BudgetView
          * @description `held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
-         *     `hard` if nothing is left.
+         *     `hard` if nothing is left. `currency` is null while no price list is in force.
          */
         BudgetView: {
             /** Cap */
             cap: string;
+            /** Currency */
+            currency: string | null;
             /** Held */
             held: string;
             /**
              * Name
              * @enum {string}
              */
-            name: "key_day" | "key_month" | "plan_day" | "plan_month" | "credit";
+            name: "key_day" | "key_month" | "account_month" | "plan_day" | "plan_month" | "credit";
             /** Resets At */
             resets_at: string | null;
             /** Spent */
@@ -5381,6 +5570,8 @@ export interface components {
         CreditView: {
             /** Balance */
             balance: string;
+            /** Currency */
+            currency: string | null;
             /** Granted */
             granted: string;
             /** Held */
@@ -5980,15 +6171,18 @@ export interface components {
         };
         /**
          * ForecastBudget
-         * @description The plan's monthly budget and its soft limit. `reached_on` is the day on which the budget
-         *     will be used up if spending continues like this, with all currencies added up, as budgets do;
-         *     null if that is not within this month.
+         * @description The plan's monthly budget and its soft limit, in the `currency` of the tenant's price list
+         *     (null while none is in force). `reached_on` is the day on which the budget will be used up if
+         *     spending continues like this, with all currencies added up, as budgets do; null if that is not
+         *     within this month.
          */
         ForecastBudget: {
             /** Action */
             action: string;
             /** Amount */
             amount: string;
+            /** Currency */
+            currency: string | null;
             /** Reached On */
             reached_on: string | null;
             /** Soft */
@@ -6847,6 +7041,7 @@ export interface components {
          * LimitsView
          * @description A tenant's plan, its limits, and current usage. `key` is null if the key has no limits of its
          *     own. `local` is true while Redis is not reachable and each process counts on its own.
+         *     `currency` is that of `budget` and of keys' budgets; null while no price list is in force.
          *     `adapter_bytes_used` includes open uploads; it and `adapters_used` are null while the database
          *     is not reachable.
          */
@@ -6864,6 +7059,8 @@ export interface components {
             /** Budgets */
             budgets: components["schemas"]["BudgetView"][];
             credit: components["schemas"]["CreditView"] | null;
+            /** Currency */
+            currency: string | null;
             key: components["schemas"]["KeyLimitsView"] | null;
             /** Local */
             local: boolean;
@@ -7832,6 +8029,59 @@ export interface components {
             reasoning_tokens: number;
         };
         /**
+         * OwnGrant
+         * @description Credit as its tenant sees it. `lapsed` is what was left of it when it expired; null until
+         *     then.
+         */
+        OwnGrant: {
+            /** Amount */
+            amount: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Currency */
+            currency: string;
+            /** Expires At */
+            expires_at: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "granted" | "bought";
+            /** Lapsed */
+            lapsed: string | null;
+            /**
+             * Object
+             * @default credit_grant
+             * @constant
+             */
+            object: "credit_grant";
+        };
+        /** OwnGrantPage */
+        OwnGrantPage: {
+            /** Data */
+            data: components["schemas"]["OwnGrant"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
          * PageCounts
          * @description The kinds add up to the pages of the arena.
          */
@@ -8166,9 +8416,12 @@ export interface components {
         /**
          * PlanListed
          * @description A plan with the number of its tenants, and of the suspended ones among them. `id` is its
-         *     name.
+         *     name. `currencies`: those of the price lists in force for all of its tenants, which its budgets
+         *     are in.
          */
         PlanListed: {
+            /** Currencies */
+            currencies: string[];
             /** Id */
             id: string;
             /**
@@ -10703,11 +10956,13 @@ export interface components {
         };
         /**
          * TenantPrice
-         * @description `announced`: it is not in force yet.
+         * @description `announced`: it is not in force yet. `adapter_name` is null unless it is for one adapter.
          */
         TenantPrice: {
             /** Adapter */
             adapter: string | null;
+            /** Adapter Name */
+            adapter_name: string | null;
             /** Currency */
             currency: string;
             /**
@@ -10957,6 +11212,16 @@ export interface components {
              * @default text
              */
             type: string;
+        };
+        /** ThresholdAlert */
+        ThresholdAlert: {
+            /**
+             * Reached At
+             * Format: date-time
+             */
+            reached_at: string;
+            /** Threshold */
+            threshold: number;
         };
         /** TierBytes */
         TierBytes: {
@@ -14263,6 +14528,37 @@ export interface operations {
             };
         };
     };
+    credits_get_tenant_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccountBudget"];
+                };
+            };
+        };
+    };
     credits_list_credits: {
         parameters: {
             query?: {
@@ -14648,6 +14944,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Tenant"];
+                };
+            };
+        };
+    };
+    admin_get_tenant_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantSettings"];
                 };
             };
         };
@@ -16565,6 +16892,35 @@ export interface operations {
             };
         };
     };
+    ledger_list_own_balances: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LedgerBalances"];
+                };
+            };
+        };
+    };
     invoices_get_billing_profile: {
         parameters: {
             query?: never;
@@ -16623,6 +16979,97 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BillingProfile"];
+                };
+            };
+        };
+    };
+    credits_get_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccountBudget"];
+                };
+            };
+        };
+    };
+    credits_put_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AccountBudgetBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccountBudget"];
+                };
+            };
+        };
+    };
+    credits_delete_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };
@@ -16733,6 +17180,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CostPage"];
+                };
+            };
+        };
+    };
+    credits_list_own_credits: {
+        parameters: {
+            query?: {
+                /** @description Return the items after the one with this id */
+                after?: string | null;
+                /** @description Maximum number of items to return */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OwnGrantPage"];
                 };
             };
         };

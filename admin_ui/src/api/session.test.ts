@@ -47,6 +47,15 @@ describe("sessionOf", () => {
     expect(sessionOf({ ...VIEW, tenants: [owner] }, null).place?.may).toContain("people");
   });
 
+  it("lets who pays the bills change what is about them, and nobody who only looks on", () => {
+    const changes = (of: Partial<typeof TENANT>) =>
+      sessionOf({ ...VIEW, tenants: [{ ...TENANT, ...of }] }, null).place?.changes;
+    expect(changes({})).toEqual([]);
+    expect(changes({ role: "billing", scopes: ["usage"] })).toEqual(["usage", "billing"]);
+    expect(changes({ role: null, scopes: ["keys"] })).toEqual(["keys", "billing"]);
+    expect(changes({ role: "developer", scopes: ["inference"] })).toEqual(["inference"]);
+  });
+
   it("has nothing for a key that reads metrics", () => {
     const view = { ...VIEW, type: "admin_key" as const, operator_role: "metrics" as const };
     expect(() => sessionOf({ ...view, person: null, tenants: [] }, null)).toThrow(/metrics only/);

@@ -76,7 +76,10 @@ function placeOf(tenant: Schemas["SessionTenant"]): Place {
     (scope) => scope !== "inference" || tenant.scopes.includes(scope),
   );
   if (tenant.role === "owner") may.push("people");
-  return { role: "tenant", tenant: tenant.id, name: tenant.name, may, changes: tenant.scopes };
+  const changes: string[] = [...tenant.scopes];
+  // What is about bills is changed by owners, by people of that role, and by keys that make keys.
+  if (tenant.role === "billing" || tenant.scopes.includes("keys")) changes.push("billing");
+  return { role: "tenant", tenant: tenant.id, name: tenant.name, may, changes };
 }
 
 export function placeId(place: Place): string {

@@ -9,6 +9,9 @@ import { useInvite } from "./queries";
 
 interface InviteModalProps {
   whose: Whose;
+  /** The role that is chosen first. */
+  role?: string;
+  title?: string;
   opened: boolean;
   onClose: () => void;
 }
@@ -17,9 +20,9 @@ export function InviteModal({ opened, ...props }: InviteModalProps) {
   return opened ? <Invite {...props} /> : null;
 }
 
-function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
+function Invite({ whose, role: first, title, onClose }: Omit<InviteModalProps, "opened">) {
   const roles = Object.entries(rolesOf(whose));
-  const [role, setRole] = useState(roles[1]?.[0] ?? "");
+  const [role, setRole] = useState(first ?? roles[1]?.[0] ?? "");
   const [email, setEmail] = useState("");
   const invite = useInvite(whose);
   const link = invite.data && {
@@ -28,7 +31,13 @@ function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
     note: "This link is shown once. It is good for a week and for one person.",
   };
   return (
-    <OnceModal opened title="Invite a person" size="md" once={link ?? null} onClose={onClose}>
+    <OnceModal
+      opened
+      title={title ?? "Invite a person"}
+      size="md"
+      once={link ?? null}
+      onClose={onClose}
+    >
       <form
         onSubmit={(event) => {
           event.preventDefault();

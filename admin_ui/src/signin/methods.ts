@@ -3,15 +3,24 @@
 import { useQuery } from "@tanstack/react-query";
 import { useApi } from "../api/context";
 
-/** What the sign-in provider is called; null: there is none, or it is not known yet. */
-export function useProvider(): string | null {
+function useMethods() {
   const { client } = useApi();
-  const { data } = useQuery({
+  return useQuery({
     queryKey: ["auth", "methods"],
     queryFn: async () => (await client.GET("/auth/methods")).data?.oidc ?? null,
     staleTime: Number.POSITIVE_INFINITY,
   });
-  return data ?? null;
+}
+
+/** What the sign-in provider is called; null: there is none, or it is not known yet. */
+export function useProvider(): string | null {
+  return useMethods().data ?? null;
+}
+
+/** Whether people can sign in at all; undefined: it is not known yet. */
+export function useHasProvider(): boolean | undefined {
+  const { data } = useMethods();
+  return data === undefined ? undefined : data !== null;
 }
 
 /** Where the provider's sign-in begins; afterwards the browser is back at this page. */

@@ -16,6 +16,7 @@ export const EVENT_TYPES = [
   "evaluation.completed",
   "evaluation.failed",
   "rollout.rolled_back",
+  "budget.alert",
   "budget.soft",
   "budget.hard",
   "key.created",

@@ -26,6 +26,7 @@ DELETED: dict[str, str] = {
     "events": "",
     "upload_parts": "",
     "uploads": "",
+    "account_budgets": "",
     "request_wait_parts": "(request, sequence) IN "
     "(SELECT request, sequence FROM request_waits WHERE tenant_id = :tenant)",
     "request_waits": "",

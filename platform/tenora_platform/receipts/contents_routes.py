@@ -8,18 +8,26 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.auth import CurrentTenant, TenantContext, require_scope
+from tenora_platform.auth import CurrentTenant, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import ForbiddenError, NotFoundError
+from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.receipts import contents_repository as repository
 from tenora_platform.receipts import stored_repository
 from tenora_platform.receipts.repository import find
 from tenora_platform.receipts.schemas import Contents, TenantSettings, TenantSettingsChange
 from tenora_platform.receipts.tables import TenantSettingsRow
 from tenora_platform.schemas import Deleted
-from tenora_platform.state import State, TenantSession
+from tenora_platform.state import AdminSession, State, TenantSession
+from tenora_platform.tenants.repository import get_plan, get_tenant
 
 router = APIRouter(prefix="/v1", tags=["receipts"], route_class=EdgeRoute)
+admin = APIRouter(
+    prefix="/admin/v1/tenants/{tenant_id}/settings",
+    tags=["admin"],
+    dependencies=[Depends(require_role(*MONEY_READERS))],
+    route_class=EdgeRoute,
+)
 KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 
 
@@ -27,7 +35,18 @@ KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 async def get_settings(session: TenantSession, tenant: CurrentTenant) -> TenantSettings:
     """Get the tenant's own settings."""
     row = await repository.settings_of(session, tenant.tenant_id)
-    return _shown(_values(row), tenant)
+    return _shown(_values(row), is_allowed=tenant.plan.stored_responses)
+
+
+@admin.get("")
+async def get_tenant_settings(tenant_id: str, session: AdminSession) -> TenantSettings:
+    """Get what a tenant has chosen for itself. Only its own people and keys can change it."""
+    tenant = await get_tenant(session, tenant_id)
+    if tenant is None:
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
+    plan = await get_plan(session, tenant.plan)
+    values = _values(await repository.settings_of(session, tenant_id))
+    return _shown(values, is_allowed=plan is not None and plan.stored_responses)
 
 
 @router.patch("/settings")
@@ -64,7 +83,7 @@ async def change_settings(
         details=details,
     )
     await state.auth.commit_change(session)
-    return _shown(before | chosen, tenant)
+    return _shown(before | chosen, is_allowed=tenant.plan.stored_responses)
 
 
 async def _deleted(
@@ -93,8 +112,8 @@ def _values(row: TenantSettingsRow | None) -> dict[str, Any]:
     }
 
 
-def _shown(values: dict[str, Any], tenant: TenantContext) -> TenantSettings:
-    return TenantSettings(**values, stored_responses_allowed=tenant.plan.stored_responses)
+def _shown(values: dict[str, Any], *, is_allowed: bool) -> TenantSettings:
+    return TenantSettings(**values, stored_responses_allowed=is_allowed)
 
 
 @router.get("/requests/{request_id}/contents")

@@ -98,10 +98,12 @@ class Plan(PlanBody):
 
 class PlanListed(Plan, IdItem):
     """A plan with the number of its tenants, and of the suspended ones among them. `id` is its
-    name."""
+    name. `currencies`: those of the price lists in force for all of its tenants, which its budgets
+    are in."""
 
     tenants: int
     tenants_suspended: int
+    currencies: list[str]
 
 
 class PlanList(ListPage[PlanListed]):

@@ -11,6 +11,7 @@ import { SearchField } from "../../components/SearchField";
 import { SidePanel, useParam } from "../../components/SidePanel";
 import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { shownIn } from "./currency";
 import { fieldsOf, shown } from "./model";
 import { PlanEditor } from "./PlanEditor";
 import { PLAN_SORTS, type PlanListed, usePlans } from "./queries";
@@ -168,7 +169,7 @@ function PlanTable({ plans, onOpen, sort, onSort, more }: PlanTableProps) {
       key: "budget",
       header: "Budget a month",
       align: "right",
-      cell: (plan) => shown("budget", fieldsOf(plan).budget),
+      cell: (plan) => shownIn("budget", fieldsOf(plan).budget, plan.currencies),
     },
   ];
   return (

@@ -16,6 +16,7 @@ import { type FormEvent, type ReactNode, useState } from "react";
 import { Link } from "react-router";
 import { counted, formatCount } from "../../components/format";
 import { ErrorState } from "../../components/states";
+import { currencyWords } from "./currency";
 import {
   BUDGET_ACTIONS,
   bodyOf,
@@ -48,6 +49,13 @@ const HINTS: Partial<Record<NumberField, string>> = {
   budget: "In the currency of the tenant's price list",
 };
 
+/** With the currency, where all price lists of the plan have the same. */
+function labelOf(field: NumberField, plan: PlanListed | null): string {
+  const { label, kind } = NUMBERS[field];
+  const words = currencyWords(plan?.currencies ?? []);
+  return kind === "money" && words ? `${label}, ${words}` : label;
+}
+
 export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
   const before = plan === null ? NEW_PLAN : fieldsOf(plan);
   const [fields, setFields] = useState(before);
@@ -68,7 +76,7 @@ export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
     of.map((field) => (
       <TextInput
         key={field}
-        label={NUMBERS[field].label}
+        label={labelOf(field, plan)}
         description={HINTS[field]}
         inputMode="decimal"
         placeholder={field === "weight" ? "1" : "none"}

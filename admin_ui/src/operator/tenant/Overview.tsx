@@ -9,10 +9,12 @@ import { Money } from "../../components/Money";
 import { Panel } from "../../components/Panel";
 import { Stat } from "../../components/Stat";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { useAccountBudget } from "../../tenant/budget/queries";
 import { BUDGET_WORDS, budgetUse, type TenantCosts } from "../billing/model";
 import { useTenantCosts } from "../billing/queries";
 import { SpendChart } from "../billing/SpendChart";
-import { fieldsOf, NUMBERS, type NumberField, shown } from "../plans/model";
+import { shownIn } from "../plans/currency";
+import { fieldsOf, NUMBERS, type NumberField } from "../plans/model";
 import { usePlans } from "../plans/queries";
 import { scopeWords } from "../prices/model";
 import { PriceBadge } from "../prices/PriceBadge";
@@ -115,6 +117,7 @@ function Terms({ tenant }: { tenant: Tenant }) {
   const plans = usePlans();
   const plan = plans.rows.find(({ name }) => name === tenant.plan);
   const fields = plan && fieldsOf(plan);
+  const currencies = useAccountBudget(tenant.id).data?.currencies ?? plan?.currencies ?? [];
   return (
     <Panel
       title={`Plan ${tenant.plan}`}
@@ -131,7 +134,11 @@ function Terms({ tenant }: { tenant: Tenant }) {
           <Table.Tbody>
             <Term label="Class" value={fields.sla_class} />
             {SHOWN.map((field) => (
-              <Term key={field} label={NUMBERS[field].label} value={shown(field, fields[field])} />
+              <Term
+                key={field}
+                label={NUMBERS[field].label}
+                value={shownIn(field, fields[field], currencies)}
+              />
             ))}
             <Term label="Trust group" value={tenant.trust_group ?? "none"} />
             <Term label="Spends its credit only" value={tenant.prepaid ? "yes" : "no"} />

@@ -22,9 +22,10 @@ import { DeleteTenantModal, DeletionBanner } from "./Deletion";
 import { EditTenantModal } from "./EditTenantModal";
 import { TABS, type Tab, tabOf } from "./model";
 import { Overview } from "./Overview";
-import { PeopleList } from "./PeopleList";
+import { PeopleTab } from "./PeopleTab";
 import { ProfileForm } from "./ProfileForm";
 import { useTenant } from "./queries";
+import { SettingsTab } from "./SettingsTab";
 import { UsageTab } from "./UsageTab";
 
 const BACK = { to: "/operator/tenants", label: "Tenants" };
@@ -92,7 +93,7 @@ function Shown({ tenant }: { tenant: Tenant }) {
           <Keys tenant={tenant} mayChange={mayChange} />
         </Tabs.Panel>
         <Tabs.Panel value="people">
-          <PeopleList tenant={tenant.id} />
+          <PeopleTab tenant={tenant} mayChange={mayChange} />
         </Tabs.Panel>
         <Tabs.Panel value="credit">
           <CreditAndLedger tenant={tenant} />
@@ -102,6 +103,9 @@ function Shown({ tenant }: { tenant: Tenant }) {
         </Tabs.Panel>
         <Tabs.Panel value="billing">
           <ProfileForm tenant={tenant.id} />
+        </Tabs.Panel>
+        <Tabs.Panel value="settings">
+          <SettingsTab tenant={tenant.id} />
         </Tabs.Panel>
       </Tabs>
     </>

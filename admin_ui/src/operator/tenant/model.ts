@@ -11,6 +11,7 @@ export const TABS = {
   credit: "Credit and ledger",
   invoices: "Invoices",
   billing: "Billing profile",
+  settings: "Settings",
 } as const;
 export type Tab = keyof typeof TABS;
 

@@ -15,6 +15,7 @@ import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { CreateKeyModal } from "../../tenant/keys/KeyModals";
 import { usePlanNames } from "../plans/queries";
+import { Created } from "./Created";
 import { CreateTenantModal } from "./CreateTenantModal";
 import { filtersOf, STATUSES } from "./model";
 import { type Tenant, useChangeTenant, useTenants } from "./queries";
@@ -28,6 +29,7 @@ export default function Page() {
   const mayChange = useIsRole("operator");
   const [creating, create] = useDisclosure();
   const [keyFor, setKeyFor] = useState<Tenant | null>(null);
+  const [created, setCreated] = useState<Tenant | null>(null);
   const [suspending, setSuspending] = useState<Tenant | null>(null);
   const change = useChangeTenant(() => setSuspending(null));
   const set = (name: string, value: string | null) =>
@@ -53,6 +55,7 @@ export default function Page() {
         }
       />
       <Stack gap="sm">
+        {created && <Created tenant={created} onClose={() => setCreated(null)} />}
         <Group gap="sm">
           <SearchField label="Search tenants" placeholder="Name or id" />
           <Filters
@@ -108,7 +111,14 @@ export default function Page() {
           />
         )}
       </Stack>
-      <CreateTenantModal opened={creating} onClose={create.close} onCreated={setKeyFor} />
+      <CreateTenantModal
+        opened={creating}
+        onClose={create.close}
+        onCreated={(tenant) => {
+          setCreated(tenant);
+          setKeyFor(tenant);
+        }}
+      />
       <CreateKeyModal
         owner={keyFor?.id ?? null}
         title={`A key for ${keyFor?.name ?? ""}`}

@@ -20,6 +20,8 @@ interface KeyFormProps {
   scopes: readonly Scope[];
   /** Suggestions of names. */
   models: readonly string[];
+  /** Of budgets; null: it is not known. */
+  currency: string | null;
   submitLabel: string;
   cancelLabel: string;
   busy: boolean;
@@ -38,6 +40,8 @@ const LIMITS: { field: TextField; label: string; pattern: string }[] = [
   { field: "budgetDay", label: "Budget a day", pattern: "[0-9]*([.][0-9]+)?" },
   { field: "soft", label: "Soft budget, % of it", pattern: "[0-9]*([.][0-9]+)?" },
 ];
+
+const isMoney = (field: TextField) => field === "budget" || field === "budgetDay";
 
 function isBounded(fields: KeyFields): boolean {
   const texts = [fields.expires, ...LIMITS.map(({ field }) => fields[field])];
@@ -82,7 +86,7 @@ export function KeyForm(props: KeyFormProps) {
           </Button>
         </Group>
         <Collapse expanded={bounds}>
-          <Bounds fields={fields} set={set} models={props.models} />
+          <Bounds fields={fields} set={set} models={props.models} currency={props.currency} />
         </Collapse>
         {props.error ? <ErrorState error={props.error} /> : null}
         <Group justify="flex-end">
@@ -104,11 +108,12 @@ export function KeyForm(props: KeyFormProps) {
 
 interface BoundsProps {
   models: readonly string[];
+  currency: string | null;
   fields: KeyFields;
   set: (changes: Partial<KeyFields>) => void;
 }
 
-function Bounds({ fields, set, models }: BoundsProps) {
+function Bounds({ fields, set, models, currency }: BoundsProps) {
   return (
     <Stack>
       <TagsInput
@@ -123,7 +128,7 @@ function Bounds({ fields, set, models }: BoundsProps) {
         {LIMITS.map(({ field, label, pattern }) => (
           <TextInput
             key={field}
-            label={label}
+            label={isMoney(field) && currency ? `${label}, ${currency}` : label}
             inputMode="decimal"
             pattern={pattern}
             value={fields[field]}

@@ -20,6 +20,7 @@ import {
 import {
   type NewApiKey,
   type Owner,
+  useBudgetCurrency,
   useChangeKey,
   useCreateKey,
   useModelNames,
@@ -65,6 +66,7 @@ function Create({ owner, title, onClose }: Omit<CreateKeyModalProps, "opened">) 
         start={{ ...NEW_KEY, scopes: [...scopes] }}
         scopes={scopes}
         models={useModelNames(owner)}
+        currency={useBudgetCurrency(owner)}
         submitLabel="Create key"
         cancelLabel="Not now"
         busy={create.isPending}
@@ -99,6 +101,7 @@ export function ChangeKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
         start={start}
         scopes={SCOPES.filter((scope) => scopes.includes(scope) || start.scopes.includes(scope))}
         models={useModelNames(owner)}
+        currency={useBudgetCurrency(owner)}
         submitLabel="Save"
         cancelLabel="Cancel"
         busy={change.isPending}

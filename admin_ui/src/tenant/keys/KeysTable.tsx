@@ -10,7 +10,7 @@ import { useParam } from "../../components/SidePanel";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { ChangeKeyModal, RevokeKeyModal, RotateKeyModal } from "./KeyModals";
 import { type ApiKey, type KeyState, limitWords, stateOf } from "./model";
-import { type KeySort, type Owner, useKeys } from "./queries";
+import { type KeySort, type Owner, useBudgetCurrency, useKeys } from "./queries";
 
 const COLORS: Record<KeyState, string> = {
   active: "teal",
@@ -31,6 +31,7 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
   const [asked] = useParam("key");
   const [state, setState] = useParam("keys");
   const [sort, setSort] = useState<KeySort>("-created");
+  const currency = useBudgetCurrency(owner);
   const filter = state === "active" || state === "ended" ? state : undefined;
   const keys = useKeys(owner, { q: asked ?? undefined, state: filter, sort });
   const [chosen, setChosen] = useState<{ apiKey: ApiKey; action: Action } | null>(null);
@@ -72,7 +73,9 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
       {keys.rows.length > 0 && (
         <DataTable
           label="Keys"
-          columns={columnsOf(mayChange, (apiKey, action) => setChosen({ apiKey, action }))}
+          columns={columnsOf(mayChange, currency, (apiKey, action) =>
+            setChosen({ apiKey, action }),
+          )}
           rows={keys.rows}
           rowKey={({ id }) => id}
           sort={sort}
@@ -91,6 +94,7 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
 
 function columnsOf(
   mayChange: boolean,
+  currency: string | null,
   onAction: (apiKey: ApiKey, action: Action) => void,
 ): Column<ApiKey>[] {
   const columns: Column<ApiKey>[] = [
@@ -124,7 +128,11 @@ function columnsOf(
         </>
       ),
     },
-    { key: "limits", header: "Limits", cell: (apiKey) => <Limits apiKey={apiKey} /> },
+    {
+      key: "limits",
+      header: "Limits",
+      cell: (apiKey) => <Limits apiKey={apiKey} currency={currency} />,
+    },
     {
       key: "last_used",
       header: "Last used",
@@ -171,8 +179,8 @@ function State({ apiKey }: { apiKey: ApiKey }) {
   );
 }
 
-function Limits({ apiKey }: { apiKey: ApiKey }) {
-  const words = limitWords(apiKey.limits);
+function Limits({ apiKey, currency }: { apiKey: ApiKey; currency: string | null }) {
+  const words = limitWords(apiKey.limits, currency);
   if (words.length === 0) return <Text size="sm">the plan's</Text>;
   const [first, ...others] = words;
   return (

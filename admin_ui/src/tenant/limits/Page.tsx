@@ -17,11 +17,10 @@ import {
   money,
   planRows,
 } from "./model";
-import { type Limits, useCurrency, useLimits } from "./queries";
+import { type Limits, useLimits } from "./queries";
 
 export default function Page() {
   const limits = useLimits();
-  const currency = useCurrency();
   const stale = useStale(limits.dataUpdatedAt);
   return (
     <>
@@ -54,7 +53,7 @@ export default function Page() {
               stale={stale}
             />
           )}
-          <Money limits={limits.data} currency={currency} stale={stale} />
+          <Money limits={limits.data} stale={stale} />
         </Stack>
       )}
     </>
@@ -135,13 +134,12 @@ function Uses({ title, note, rows, stale }: UsesProps) {
 
 interface MoneyProps {
   limits: Limits;
-  currency: string | null;
   stale: string | null;
 }
 
 const STATE_COLORS = { ok: "teal", soft: "yellow", hard: "red" } as const;
 
-function Money({ limits, currency, stale }: MoneyProps) {
+function Money({ limits, stale }: MoneyProps) {
   const { budgets, credit } = limits;
   return (
     <Panel
@@ -165,8 +163,8 @@ function Money({ limits, currency, stale }: MoneyProps) {
                 <Badge color={STATE_COLORS[budget.state]}>{BUDGET_WORDS[budget.state]}</Badge>
               </Group>
               <Text size="sm" className="numbers">
-                {money(budget.spent, currency)} spent, {money(budget.held, currency)} held, of{" "}
-                {money(budget.cap, currency)}
+                {money(budget.spent, budget.currency)} spent, {money(budget.held, budget.currency)}{" "}
+                held, of {money(budget.cap, budget.currency)}
               </Text>
             </Group>
             <BudgetBar budget={budget} />
@@ -183,8 +181,9 @@ function Money({ limits, currency, stale }: MoneyProps) {
               {BUDGET_NAMES.credit}
             </Text>
             <Text size="sm" className="numbers">
-              {money(credit.balance, currency)} left of {money(credit.granted, currency)};{" "}
-              {money(credit.spent, currency)} spent, {money(credit.held, currency)} held
+              {money(credit.balance, credit.currency)} left of{" "}
+              {money(credit.granted, credit.currency)}; {money(credit.spent, credit.currency)}{" "}
+              spent, {money(credit.held, credit.currency)} held
             </Text>
           </Group>
         )}

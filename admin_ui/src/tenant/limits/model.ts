@@ -79,6 +79,7 @@ export function keyRows(key: NonNullable<Limits["key"]>): LimitRow[] {
 type Budget = Limits["budgets"][number];
 
 export const BUDGET_NAMES: Record<Budget["name"], string> = {
+  account_month: "This month, your account budget",
   plan_month: "This month, all keys",
   plan_day: "Today, all keys",
   key_month: "This month, this key",

@@ -12,7 +12,7 @@ import { useFirstModel } from "./queries";
 
 const NAMES: Record<Language, string> = { curl: "curl", python: "Python" };
 
-export function Quickstart({ may }: { may: readonly string[] }) {
+export default function Quickstart({ may }: { may: readonly string[] }) {
   const [language, setLanguage] = useState<Language>("curl");
   const model = useFirstModel(may.includes("inference"));
   const base = `${window.location.origin}/v1`;

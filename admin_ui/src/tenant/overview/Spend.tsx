@@ -85,16 +85,14 @@ function short(value: number): string {
 
 function Budget({ forecast }: { forecast: Forecast }) {
   const { budget, currencies } = forecast;
-  const [only] = currencies;
   if (budget === null) return null;
   // A budget counts all currencies together, as numbers.
   const sum = (amounts: (string | null)[]) =>
     String(amounts.reduce((total, amount) => total + Number(amount ?? 0), 0));
   const spent = sum(currencies.map((each) => each.spent));
   const projected = sum(currencies.map((each) => each.projected ?? each.spent));
-  // Of several currencies it is in none.
   const money = (amount: string) =>
-    currencies.length === 1 && only ? formatMoney(amount, only.currency) : formatAmount(amount);
+    budget.currency ? formatMoney(amount, budget.currency) : formatAmount(amount);
   const percent = (part: number) => `${part * 100}%`;
   return (
     <Box mt="md">
