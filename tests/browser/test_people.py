@@ -91,7 +91,7 @@ def test_from_an_invitation_to_a_colleague(url: str, owner: Page, guest: Page) -
 
     owner.get_by_role("button", name="Invite").click()
     owner.get_by_label("Role", exact=True).select_option("viewer")
-    owner.get_by_role("button", name="Make the link").click()
+    owner.get_by_role("button", name="Create link").click()
     link = owner.get_by_label("Link", exact=True).input_value()
     owner.get_by_role("button", name="Done").click()
     expect(owner.get_by_role("table", name="Open invitations")).to_contain_text("viewer")

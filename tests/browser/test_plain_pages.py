@@ -69,14 +69,14 @@ def test_dialogs_and_messages_are_for_everybody(
     page.get_by_label("Adapter files").set_input_files(
         {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"x"}
     )
-    expect(page.get_by_text("Nothing to send")).to_be_visible()
+    expect(page.get_by_text("No adapter found")).to_be_visible()
     assert not violations(page)
     page.keyboard.press("Escape")
     page.goto("/keys")
     page.get_by_role("button", name="Actions for browser").click()
-    page.get_by_role("menuitem", name="Change").click()
+    page.get_by_role("menuitem", name="Edit").click()
     expect(page.get_by_role("dialog").get_by_role("button", name="Close")).to_be_visible()
-    name = page.get_by_role("dialog").get_by_label("Name of the key")
+    name = page.get_by_role("dialog").get_by_label("Key name")
     name.fill("renamed")
     page.get_by_role("dialog").get_by_role("button", name="Save").click()
     expect(page.get_by_role("dialog")).to_have_count(0)

@@ -25,10 +25,10 @@ function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
   const link = invite.data && {
     label: "Link",
     value: invite.data.link,
-    note: "This link is shown once. It is good for a week and for one person.",
+    note: "Copy the link now. It is shown only once, is valid for one week and can be used by one person.",
   };
   return (
-    <OnceModal opened title="Invite a person" size="md" once={link ?? null} onClose={onClose}>
+    <OnceModal opened title="Invite person" size="md" once={link ?? null} onClose={onClose}>
       <form
         onSubmit={(event) => {
           event.preventDefault();
@@ -44,7 +44,7 @@ function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
           />
           <TextInput
             label="Email"
-            description="Only who signs in with it may join; anybody with the link if left empty."
+            description="Only a person who signs in with this address can join. Leave empty to let anyone with the link join."
             type="email"
             value={email}
             onChange={(event) => setEmail(event.currentTarget.value)}
@@ -55,7 +55,7 @@ function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
               Cancel
             </Button>
             <Button type="submit" loading={invite.isPending}>
-              Make the link
+              Create link
             </Button>
           </Group>
         </Stack>

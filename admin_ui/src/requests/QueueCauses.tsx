@@ -20,7 +20,7 @@ export function QueueCauses({ side, request }: { side: Side; request: string }) 
   return (
     <Stack gap={4} mt="sm">
       <Text size="sm" fw={550}>
-        Causes of the wait
+        Causes of the queue time
       </Text>
       {sequences.map(({ sequence, parts }) => (
         <Group key={sequence} gap="md">

@@ -11,8 +11,9 @@ export function PeopleList({ tenant }: { tenant: string }) {
   if (people.error) return <ErrorState error={people.error} onRetry={people.refetch} />;
   if (people.rows.length === 0)
     return (
-      <EmptyState icon={<IconUsersGroup size={24} />} title="Nobody signs in here">
-        Its programs use keys. People come by an invitation of an owner.
+      <EmptyState icon={<IconUsersGroup size={24} />} title="No people yet">
+        People of this tenant appear here after they accept an invitation. Programs use API keys and
+        need no person.
       </EmptyState>
     );
   const columns: Column<Person>[] = [
@@ -20,14 +21,14 @@ export function PeopleList({ tenant }: { tenant: string }) {
     { key: "role", header: "Role", cell: ({ role }) => role },
     {
       key: "seen",
-      header: "Signed in",
+      header: "Last sign-in",
       align: "right",
       cell: ({ signed_in_at }) => formatDate(signed_in_at),
     },
   ];
   return (
     <DataTable
-      label="People of the tenant"
+      label="Tenant's people"
       columns={columns}
       rows={people.rows}
       rowKey={({ id }) => id}

@@ -128,11 +128,11 @@ export function limitWords(limits: ApiKey["limits"]): string[] {
     [limits.requests_per_min, "requests/min"],
     [limits.tokens_per_min, "tokens/min"],
     [limits.parallel_requests, "parallel"],
-    [withoutZeros(limits.budget), "a month"],
-    [withoutZeros(limits.budget_day), "a day"],
+    [withoutZeros(limits.budget), "per month"],
+    [withoutZeros(limits.budget_day), "per day"],
   ];
   const said = words.filter(([value]) => value != null).map(([value, unit]) => `${value} ${unit}`);
   const soft = percentOf(limits.budget_soft);
   const then = limits.budget_action === "degrade" ? "flex" : "a warning";
-  return soft === null ? said : [...said, `${then} from ${soft}% of it`];
+  return soft === null ? said : [...said, `${then} from ${soft}%`];
 }

@@ -19,7 +19,7 @@ export function Lately({ mayAudit }: { mayAudit: boolean }) {
       {events.error && !events.data && <ErrorState error={events.error} />}
       {events.data && found.length === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing yet: new versions, keys, invoices and budgets are told here.
+          No changes yet. New adapter versions, API keys, invoices and budget alerts appear here.
         </Text>
       )}
       <Stack gap={8} component="ul" m={0} p={0} style={{ listStyle: "none" }}>
