@@ -274,7 +274,7 @@ def test_dead_letters_are_sent_again(url: str, page: Page, receiver: Receiver) -
     page.get_by_role("button", name="Disable").click()  # its next attempt is its last
     expect(row).to_contain_text("failed", timeout=SLOW_MS)
     page.get_by_role("button", name="Enable").click()
-    page.get_by_text("Failed", exact=True).first.click()
+    page.get_by_text("failed", exact=True).first.click()
     receiver.status = 204
     page.get_by_role("button", name="Retry all failed deliveries").click()
     expect(page.get_by_role("status").filter(has_text="queued for another attempt")).to_have_text(

@@ -202,9 +202,9 @@ def test_what_would_be_rejected_is_not_sent(
     config = json.loads((bad / "adapter_config.json").read_text())
     (bad / "adapter_config.json").write_text(json.dumps({**config, "r": config["r"] + 1}))
     dialog = choose(page, bad)
-    expect(dialog.get_by_text("This adapter would be rejected. Nothing has been uploaded.")).to_be_visible(
-        timeout=SLOW_MS
-    )
+    expect(
+        dialog.get_by_text("This adapter would be rejected. Nothing has been uploaded.")
+    ).to_be_visible(timeout=SLOW_MS)
     reasons = dialog.get_by_role("list", name="Reasons").get_by_role("listitem")
     expect(reasons).to_have_count(1)  # once, not for each tensor
     expect(reasons).to_contain_text("adapter_config.json asks for")
@@ -267,7 +267,9 @@ def test_a_rejected_version_is_a_footnote_of_what_serves(
 
     serves = page.get_by_role("region", name="Currently serving")
     expect(serves.get_by_role("link", name="Version 2")).to_be_visible()
-    expect(serves).to_contain_text("Version 3 was rejected. This does not affect the serving version")
+    expect(serves).to_contain_text(
+        "Version 3 was rejected. This does not affect the serving version"
+    )
     serves.get_by_role("link", name="Why version 3 was rejected").click()
     expect(page.get_by_text("Rejected: 1 problem found")).to_be_visible()
     reasons = page.get_by_role("list", name="Reasons for the rejection")

@@ -18,7 +18,7 @@ EXAMPLE = REPOSITORY / "examples" / "adapters" / "acme-support"
     [
         ("/keys", "Actions for browser", "Edit"),  # unmounted when it goes
         ("/keys", "Actions for browser", "Revoke"),
-        ("/adapters/mine", "Actions for mine", "Delete adapter"),  # closed, and stays mounted
+        ("/adapters/mine", "More actions for mine", "Delete adapter"),  # closed, and stays mounted
     ],
 )
 def test_a_dialog_of_a_menu_gives_the_focus_to_the_menus_button(

@@ -133,7 +133,7 @@ def test_from_an_invoice_to_a_request(page: Page, listening: Listening, tenant: 
     page.get_by_role("button", name=re.compile(f"Show usage behind line {line['no']}:")).click()
     panel = page.get_by_role("dialog")
     whole = (line["quantity"], Decimal(line["exact_amount"]))
-    for step, rows in (("day", DAYS), ("adapter", 2), ("key", 2)):
+    for step, rows in (("day", DAYS), ("adapter", 2), ("API key", 2)):
         table = panel.get_by_role("table", name=f"Line by {step}")
         expect(table.get_by_role("row")).to_have_count(rows + 1)
         found = numbers(table)

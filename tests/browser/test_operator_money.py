@@ -88,7 +88,7 @@ def test_a_price_is_seen_on_a_month_before_it_is_published(
     sign_in(page, portal)
     page.get_by_role("link", name="Prices").click()
     page.get_by_role("table", name="Price lists").get_by_role(
-        "button", name="Everybody"
+        "button", name="All tenants"
     ).first.click()
     page.get_by_role("link", name="Create new version").click()
     expect(page.get_by_role("heading", name="Create price list")).to_be_focused()

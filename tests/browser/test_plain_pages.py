@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from page_checks import settle, violations
+from page_checks import SHIFT_MAX, WATCH_SHIFTS, settle, violations
 from portal_under_test import PortalUnderTest
 
 pytestmark = pytest.mark.browser
 
 SLOW_MS = 120_000
-SHIFTS = """(() => {
-  window.shifted = 0;
-  new PerformanceObserver((list) => {
-    for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifted += each.value;
-  }).observe({type: 'layout-shift', buffered: true});
-})()"""
-SHIFT_MAX = 0.1  # what web.dev calls good
 
 
 def sign_in(page: Page, key: str) -> None:
@@ -93,7 +86,7 @@ def test_the_first_page_of_the_operator_stays_where_it_is(
     chromium: Browser, portal: PortalUnderTest
 ) -> None:
     context = chromium.new_context(base_url=portal.url, viewport={"width": 1320, "height": 900})
-    context.add_init_script(SHIFTS)
+    context.add_init_script(WATCH_SHIFTS)
     page = context.new_page()
     page.goto("/")
     sign_in(page, portal.server.admin_key)

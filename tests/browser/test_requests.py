@@ -77,6 +77,7 @@ def test_a_request_appears_and_its_receipt_holds(
     rows.nth(1).get_by_role("link").click()
     expect(page.get_by_role("heading", name="Request", exact=True)).to_be_visible()
     receipt = portal.call(key, "GET", f"/v1/requests/{request}")
+    expect(page.get_by_test_id("amount")).to_be_visible()
     assert money(page.get_by_test_id("amount").inner_text()) == Decimal(receipt["amount"])
     see_the_charges(page, receipt)
     see_the_times(page, receipt)
@@ -203,7 +204,7 @@ def test_from_an_invoice_to_a_request(
     (line,) = [each for each in invoice["lines"] if each["meter"] == "output"]
     page.get_by_role("button", name=re.compile(f"Show usage behind line {line['no']}:")).click()
     panel = page.get_by_role("dialog")
-    for step in ("day", "adapter", "key"):
+    for step in ("day", "adapter", "API key"):
         table = panel.get_by_role("table", name=f"Line by {step}")
         expect(table).to_be_visible()
         quantity = table.get_by_role("row").nth(1).get_by_role("cell").nth(1).inner_text()

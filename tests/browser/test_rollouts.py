@@ -61,7 +61,7 @@ def test_weights_stages_and_the_way_back(page: Page, portal: PortalUnderTest, ke
     numbers = page.get_by_role("group", name="Requests, table")
     expect(numbers.get_by_role("cell", name="1", exact=True)).to_be_visible()
 
-    page.get_by_role("button", name="Roll back").click()
+    page.get_by_role("button", name="Roll back", exact=True).click()
     expect(state).to_have_text("cancelled")
     assert targets(portal, key) == {1: 100}
     expect(changes.get_by_role("row").nth(1)).to_contain_text("rolled back")

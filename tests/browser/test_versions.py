@@ -83,7 +83,7 @@ def test_deleting_what_serves(page: Page, portal: PortalUnderTest, key: str) -> 
     second = page.get_by_role("combobox", name="Model of response 2")
     expect(second).to_have_value(base)
     page.goto("/adapters/bot")
-    page.get_by_role("button", name="Actions for bot").click()
+    page.get_by_role("button", name="More actions for bot").click()
     page.get_by_role("menuitem", name="Delete adapter").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(

@@ -59,7 +59,7 @@ describe("keyProblem", () => {
   it("says where a key has a letter that no key has", () => {
     expect(keyProblem("tn_abc_é")).toMatch(/“é” at position 8/);
     expect(keyProblem("tn_a bc")).toMatch(/a space at position 5/);
-    expect(keyProblem("")).toMatch(/Enter a key/);
+    expect(keyProblem("")).toMatch(/Enter an API key/);
     expect(keyProblem("tn_abcd1234_0123456789")).toBeNull();
   });
 

@@ -161,7 +161,7 @@ function Whose() {
           color="gray"
           px={6}
           rightSection={<IconChevronDown size={14} />}
-          aria-label={`Account: ${nameOf(place)}`}
+          aria-label={`Switch from ${nameOf(place)}`}
         >
           {label}
         </Button>

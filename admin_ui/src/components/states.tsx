@@ -86,9 +86,10 @@ function NotFoundState({ error }: { error: ApiError }) {
   );
 }
 
+/** What a Stack has below it is hidden until it is gone (global.css), so that nothing jumps. */
 export function TableSkeleton({ rows = 4 }: { rows?: number }) {
   return (
-    <Card role="status" aria-busy="true" aria-label="Loading">
+    <Card role="status" aria-busy="true" aria-label="Loading" data-loading>
       <Stack gap="md">
         {Array.from({ length: rows }, (_, row) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: identical placeholders in a fixed order

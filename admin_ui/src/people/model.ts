@@ -13,7 +13,7 @@ export type OperatorRole = Schemas["OperatorChange"]["role"];
 const MEMBERS: Record<MemberRole, string> = {
   owner: "full access, including people and keys",
   developer: "adapters, inference, usage",
-  billing: "usage, invoices, the billing profile",
+  billing: "usage, invoices and the billing profile",
   viewer: "read only",
 };
 

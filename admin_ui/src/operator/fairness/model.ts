@@ -47,7 +47,7 @@ const OWN: readonly Column[] = [
     label: "Memory in use",
     because: "for memory that cannot be attributed to one tenant",
   },
-  { key: "start", label: "Scheduling", because: "for the step in progress to end" },
+  { key: "start", label: "Scheduling", because: "for the step in progress to finish" },
   {
     key: "preempted",
     label: "Preempted for own requests",

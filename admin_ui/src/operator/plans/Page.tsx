@@ -61,7 +61,7 @@ export default function Page() {
           />
         )}
       </Stack>
-      <SidePanel param="plan" title={(name) => (name === NEW ? "New plan" : `Plan ${name}`)}>
+      <SidePanel param="plan" title={(name) => (name === NEW ? "Create plan" : `Plan ${name}`)}>
         {(name) => (
           <Opened
             key={name}

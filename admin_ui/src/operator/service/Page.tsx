@@ -49,6 +49,7 @@ export default function Page() {
       { replace: true },
     );
   const error = all.error ?? each.error;
+  const isKnown = all.data !== undefined && each.data !== undefined;
   const cut = (each.data?.total ?? 0) - (each.data?.series.length ?? 0);
   return (
     <>
@@ -85,11 +86,9 @@ export default function Page() {
             onChange={({ currentTarget }) => setSearch(currentTarget.value)}
           />
         </Group>
-        {error && each.data === undefined && (
-          <ErrorState error={error} onRetry={() => each.refetch()} />
-        )}
-        {each.isPending && !error && <TableSkeleton rows={6} />}
-        {each.data && classLanes.length === 0 && (
+        {error && !isKnown && <ErrorState error={error} onRetry={() => each.refetch()} />}
+        {!isKnown && !error && <TableSkeleton rows={6} />}
+        {isKnown && classLanes.length === 0 && (
           <EmptyState
             icon={<IconClockCheck size={24} />}
             title="No requests with latency targets in this period"
@@ -99,7 +98,7 @@ export default function Page() {
             targets under Plans.
           </EmptyState>
         )}
-        {classLanes.length > 0 && (
+        {isKnown && classLanes.length > 0 && (
           <Panel
             title="By class"
             note={noteOf(each.data?.step_s)}
@@ -112,7 +111,7 @@ export default function Page() {
             <Axis startS={range.startS} endS={range.endS} />
           </Panel>
         )}
-        {classLanes.length > 0 && (
+        {isKnown && classLanes.length > 0 && (
           <Panel
             title="By tenant"
             note={

@@ -22,7 +22,7 @@ const WORDS: Record<Change["kind"], { verb: string; done: string; what: string }
   revoked: {
     verb: "Revoke",
     done: "Revoked on all servers.",
-    what: "No new request runs on it on any server, from one second on. Its stored files are deleted. This cannot be undone.",
+    what: "Within one second, no server starts new requests on it. Its stored files are deleted. This cannot be undone.",
   },
   deprecated: {
     verb: "Deprecate",

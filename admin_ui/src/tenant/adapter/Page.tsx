@@ -84,7 +84,7 @@ function Actions({ adapter }: { adapter: Adapter }) {
           </Button>
           <Menu position="bottom-end">
             <Menu.Target>
-              <ActionIcon variant="default" size={36} aria-label={`Actions for ${name}`}>
+              <ActionIcon variant="default" size={36} aria-label={`More actions for ${name}`}>
                 <IconDots size={18} />
               </ActionIcon>
             </Menu.Target>

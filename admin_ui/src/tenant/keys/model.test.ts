@@ -90,5 +90,5 @@ test("limits in words", () => {
   const limits = { ...KEY.limits, budget: "100.000000000000", budget_day: "0" };
   expect(limitWords(limits).slice(1)).toEqual(["100 per month", "0 per day"]);
   const soft = { ...limits, budget_soft: 0.8, budget_action: "degrade" as const };
-  expect(limitWords(soft).at(-1)).toBe("flex from 80% of it");
+  expect(limitWords(soft).at(-1)).toBe("flex from 80% of budget");
 });

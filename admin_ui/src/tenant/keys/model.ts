@@ -134,5 +134,5 @@ export function limitWords(limits: ApiKey["limits"]): string[] {
   const said = words.filter(([value]) => value != null).map(([value, unit]) => `${value} ${unit}`);
   const soft = percentOf(limits.budget_soft);
   const then = limits.budget_action === "degrade" ? "flex" : "a warning";
-  return soft === null ? said : [...said, `${then} from ${soft}%`];
+  return soft === null ? said : [...said, `${then} from ${soft}% of budget`];
 }
