@@ -90,7 +90,7 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     }),
     page("/adapters/:name", "Adapter", ["adapters"], adapterPage),
     page("/adapters/:name/report", "Report", ["adapters"], adapterPage),
-    page("/adapters/:name/rollout", "Roll-out", ["adapters"], adapterPage),
+    page("/adapters/:name/rollout", "Rollout", ["adapters"], adapterPage),
     page("/evaluations", "Evaluations", ["adapters"], () => import("./tenant/evaluations/Page"), {
       group: SERVE,
       Icon: IconTestPipe,
@@ -220,7 +220,7 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     }),
     page(
       "/operator/prices/new",
-      "New price list",
+      "Create price list",
       ["owner", "billing"],
       () => import("./operator/newprice/Page"),
     ),

@@ -58,15 +58,17 @@ describe("sessionOf", () => {
 
   it("has nothing for a key that reads metrics", () => {
     const view = { ...VIEW, type: "admin_key" as const, operator_role: "metrics" as const };
-    expect(() => sessionOf({ ...view, person: null, tenants: [] }, null)).toThrow(/metrics only/);
+    expect(() => sessionOf({ ...view, person: null, tenants: [] }, null)).toThrow(
+      /only read metrics/,
+    );
   });
 });
 
 describe("keyProblem", () => {
   it("says where a key has a letter that no key has", () => {
-    expect(keyProblem("tn_abc_é")).toMatch(/“é” at place 8/);
-    expect(keyProblem("tn_a bc")).toMatch(/a space at place 5/);
-    expect(keyProblem("")).toMatch(/Enter a key/);
+    expect(keyProblem("tn_abc_é")).toMatch(/“é” at position 8/);
+    expect(keyProblem("tn_a bc")).toMatch(/a space at position 5/);
+    expect(keyProblem("")).toMatch(/Enter an API key/);
     expect(keyProblem("tn_abcd1234_0123456789")).toBeNull();
   });
 

@@ -51,7 +51,7 @@ export function Shell({ children }: { children: ReactNode }) {
       padding={{ base: "md", sm: "lg" }}
     >
       <a href="#main" className={classes.skip}>
-        Skip to the content
+        Skip to main content
       </a>
       <AppShell.Header px={{ base: "md", sm: "lg" }} className={classes.header}>
         <Group h="100%" gap="sm" wrap="nowrap" justify="space-between">
@@ -174,7 +174,7 @@ function Whose() {
           color="gray"
           px={6}
           rightSection={<IconChevronDown size={14} />}
-          aria-label={`Where: ${nameOf(place)}`}
+          aria-label={`Switch from ${nameOf(place)}`}
         >
           {label}
         </Button>

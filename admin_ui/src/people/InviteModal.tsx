@@ -28,12 +28,12 @@ function Invite({ whose, role: first, title, onClose }: Omit<InviteModalProps, "
   const link = invite.data && {
     label: "Link",
     value: invite.data.link,
-    note: "This link is shown once. It is good for a week and for one person.",
+    note: "Copy the link now. It is shown only once, is valid for one week and can be used by one person.",
   };
   return (
     <OnceModal
       opened
-      title={title ?? "Invite a person"}
+      title={title ?? "Invite person"}
       size="md"
       once={link ?? null}
       onClose={onClose}
@@ -53,7 +53,7 @@ function Invite({ whose, role: first, title, onClose }: Omit<InviteModalProps, "
           />
           <TextInput
             label="Email"
-            description="Only who signs in with it may join; anybody with the link if left empty."
+            description="Only a person who signs in with this address can join. Leave empty to let anyone with the link join."
             type="email"
             value={email}
             onChange={(event) => setEmail(event.currentTarget.value)}
@@ -64,7 +64,7 @@ function Invite({ whose, role: first, title, onClose }: Omit<InviteModalProps, "
               Cancel
             </Button>
             <Button type="submit" loading={invite.isPending}>
-              Make the link
+              Create link
             </Button>
           </Group>
         </Stack>

@@ -44,10 +44,10 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
   return (
     <>
       <Group mb="sm" gap="sm">
-        <SearchField label="Search keys" placeholder="Name, prefix or id" param="key" />
+        <SearchField label="Search keys" placeholder="Name, prefix or ID" param="key" />
         <SegmentedControl
           size="xs"
-          aria-label="Which keys"
+          aria-label="Status"
           data={[
             { value: "", label: "All" },
             { value: "active", label: "Active" },
@@ -62,12 +62,12 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
       {keys.first && keys.rows.length === 0 && (
         <EmptyState
           icon={<IconKey size={24} />}
-          title={isFiltered ? "No such key" : "No keys yet"}
+          title={isFiltered ? "No keys match these filters" : "No keys yet"}
           action={isFiltered ? undefined : createAction}
         >
           {isFiltered
-            ? "Search for less, or look at all of them."
-            : "A key opens the API for a program or a person, as far as its scopes and limits go."}
+            ? "Clear the search or select All."
+            : "API keys give programs and people access to the API. Create one to send requests."}
         </EmptyState>
       )}
       {keys.rows.length > 0 && (
@@ -113,7 +113,7 @@ function columnsOf(
         </>
       ),
     },
-    { key: "state", header: "State", width: 190, cell: (apiKey) => <State apiKey={apiKey} /> },
+    { key: "state", header: "Status", width: 190, cell: (apiKey) => <State apiKey={apiKey} /> },
     {
       key: "may",
       header: "Scopes",
@@ -123,7 +123,7 @@ function columnsOf(
             {scopes.join(", ")}
           </Text>
           <Text size="xs" c="dimmed" truncate title={models?.join(", ")}>
-            {models === null ? "every model" : models.join(", ")}
+            {models === null ? "all models" : models.join(", ")}
           </Text>
         </>
       ),
@@ -163,7 +163,7 @@ function State({ apiKey }: { apiKey: ApiKey }) {
   const state = stateOf(apiKey);
   const note =
     state === "rotating" && apiKey.previous
-      ? `old secret until ${formatDate(apiKey.previous.expires_at)}`
+      ? `previous secret valid until ${formatDate(apiKey.previous.expires_at)}`
       : state === "active" && apiKey.expires_at !== null
         ? `until ${formatDate(apiKey.expires_at)}`
         : null;
@@ -181,7 +181,7 @@ function State({ apiKey }: { apiKey: ApiKey }) {
 
 function Limits({ apiKey, currency }: { apiKey: ApiKey; currency: string | null }) {
   const words = limitWords(apiKey.limits, currency);
-  if (words.length === 0) return <Text size="sm">the plan's</Text>;
+  if (words.length === 0) return <Text size="sm">plan limits</Text>;
   const [first, ...others] = words;
   return (
     <div title={words.join("\n")}>
@@ -209,7 +209,7 @@ function KeyMenu({ apiKey, onAction }: { apiKey: ApiKey; onAction: (action: Acti
       </Menu.Target>
       <Menu.Dropdown>
         <Menu.Item leftSection={<IconPencil size={16} />} onClick={() => onAction("change")}>
-          Change
+          Edit
         </Menu.Item>
         {state !== "expired" && (
           <Menu.Item leftSection={<IconRefresh size={16} />} onClick={() => onAction("rotate")}>

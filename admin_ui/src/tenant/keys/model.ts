@@ -133,11 +133,11 @@ export function limitWords(limits: ApiKey["limits"], currency: string | null = n
     [limits.requests_per_min, "requests/min"],
     [limits.tokens_per_min, "tokens/min"],
     [limits.parallel_requests, "parallel"],
-    [money(limits.budget), "a month"],
-    [money(limits.budget_day), "a day"],
+    [money(limits.budget), "per month"],
+    [money(limits.budget_day), "per day"],
   ];
   const said = words.filter(([value]) => value != null).map(([value, unit]) => `${value} ${unit}`);
   const soft = percentOf(limits.budget_soft);
   const then = limits.budget_action === "degrade" ? "flex" : "a warning";
-  return soft === null ? said : [...said, `${then} from ${soft}% of it`];
+  return soft === null ? said : [...said, `${then} from ${soft}% of budget`];
 }

@@ -26,7 +26,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Limits"
-        description="Targets and limits of the plan, and what is in use now. Requests beyond a limit are refused with status 429."
+        description="Latency targets and rate limits of your plan, with current use. Requests above a limit are rejected with status 429."
       />
       {limits.isPending && <TableSkeleton />}
       {limits.error && !limits.data && (
@@ -36,19 +36,19 @@ export default function Page() {
         <Stack>
           <Plan limits={limits.data} />
           <Uses
-            title="The plan's limits"
+            title="Plan limits"
             note={
               limits.data.local
-                ? "Each process of the server counts by itself while its Redis is away."
-                : "For all keys together."
+                ? "Redis is unavailable, so each server process counts separately for now."
+                : "Shared by all API keys."
             }
             rows={planRows(limits.data)}
             stale={stale}
           />
           {limits.data.key && (
             <Uses
-              title="This key's own limits"
-              note="They hold within the plan's."
+              title="Limits of this key"
+              note="Applied in addition to the plan limits."
               rows={keyRows(limits.data.key)}
               stale={stale}
             />
@@ -64,7 +64,7 @@ function Plan({ limits }: { limits: Limits }) {
   return (
     <SimpleGrid cols={{ base: 2, md: 4 }}>
       <Stat label="Plan" value={limits.plan} hint={`service tiers: ${limits.tiers.join(", ")}`} />
-      <Stat label="Class" value={limits.sla_class} hint="of requests without a service tier" />
+      <Stat label="Class" value={limits.sla_class} hint="for requests without a service tier" />
       <Stat
         label="TTFT target"
         value={limits.ttft_ms === null ? "none" : formatMs(limits.ttft_ms)}
@@ -144,12 +144,12 @@ function Money({ limits, stale }: MoneyProps) {
   return (
     <Panel
       title="Budgets"
-      note="Held is what requests that run now may still cost. Periods are of UTC."
+      note="Held: what running requests may still cost. Periods are in UTC."
       stale={stale}
     >
       {budgets.length === 0 && credit === null && (
         <Text size="sm">
-          There is no budget: neither the plan nor the key that you are signed in with has one.
+          No budgets: neither the plan nor the key that you are signed in with has one.
         </Text>
       )}
       <Stack gap="lg">

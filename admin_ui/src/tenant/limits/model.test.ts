@@ -27,10 +27,10 @@ const LIMITS: Limits = {
 test("each limit says what is used and left", () => {
   const [requests, tokens, parallel, adapters, bytes] = planRows(LIMITS);
   expect(requests).toMatchObject({ used: "45", limit: "60", left: "15", part: 0.75 });
-  expect(requests?.note).toBe("full again in 45 s");
+  expect(requests?.note).toBe("resets in 45 s");
   expect(tokens).toMatchObject({ used: "1,200", limit: null, left: null, part: null });
   expect(parallel).toMatchObject({ limit: "0", left: "0", part: 1 });
-  expect(adapters).toMatchObject({ used: "not known now", limit: "10", part: null });
+  expect(adapters).toMatchObject({ used: "unknown", limit: "10", part: null });
   expect(bytes).toMatchObject({ used: "2.0 KiB", left: "0 B", part: 1 });
 });
 
@@ -46,7 +46,7 @@ test("parts stay within the bar", () => {
     spent: 1,
     held: 0,
   });
-  expect(secondsUntil(0)).toBe("full again now");
+  expect(secondsUntil(0)).toBe("resets now");
 });
 
 test("money without a currency that is known is the number", () => {

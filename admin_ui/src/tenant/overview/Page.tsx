@@ -42,5 +42,5 @@ export default function Page() {
 }
 
 function Loading() {
-  return <Skeleton height={220} radius="md" role="status" aria-label="Loading" />;
+  return <Skeleton height={220} radius="md" role="status" aria-label="Loading" data-loading />;
 }

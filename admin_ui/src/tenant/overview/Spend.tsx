@@ -17,7 +17,7 @@ export function Spend({ forecast, stale }: { forecast: Forecast; stale: string |
     >
       {currencies.length === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing was used yet, this month or in the last one.
+          No usage this month or last month.
         </Text>
       )}
       <SimpleGrid cols={{ base: 1, md: Math.min(Math.max(currencies.length, 1), 2) }} spacing="xl">
@@ -110,12 +110,12 @@ function Budget({ forecast }: { forecast: Forecast }) {
         )}
       </Box>
       <Text size="xs" c="dimmed" mt={6}>
-        Budget {money(budget.amount)} a month
+        Budget {money(budget.amount)} per month
         {budget.soft && `, with a warning at ${money(budget.soft)}`}
-        {budget.action === "degrade" ? "; beyond that served as flex" : ""}.{" "}
+        {budget.action === "degrade" ? ", then served in class flex" : ""}.{" "}
         {budget.reached_on
-          ? `At this rate it is used up on ${budget.reached_on}.`
-          : "At this rate it lasts the month."}
+          ? `At this rate, it will be used up on ${budget.reached_on}.`
+          : "At this rate, it lasts until the end of the month."}
       </Text>
     </Box>
   );
