@@ -54,12 +54,12 @@ test("and only in part by one for less usage", () => {
 
 test("it is said in words, with names", () => {
   const [adapter, general] = holding([ADAPTER, GENERAL]);
-  expect(adapter && reason(adapter)).toBe("Holds for requests of your adapter support.");
+  expect(adapter && reason(adapter)).toBe("Applies to requests of your adapter support.");
   expect(general && reason(general)).toBe(
-    "Holds for all usage, except what the more specific list “Your adapter support” covers.",
+    "Applies to all usage, except what the more specific list “Your adapter support” covers.",
   );
   const [, below] = holding([OWN, GENERAL]);
-  expect(below && reason(below)).toMatch(/^Prices nothing of yours now: the list “Your account”/);
+  expect(below && reason(below)).toMatch(/^Not in use now: the list “Your account”/);
   expect(nameOf(MODEL)).toBe("Plan standard, model tiny");
 });
 

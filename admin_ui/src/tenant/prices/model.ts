@@ -62,14 +62,14 @@ export function announced(prices: readonly TenantPrice[]): TenantPrice[] {
 /** Which usage a list prices now, and why. */
 export function reason({ price, overriddenBy, except }: Holding): string {
   if (overriddenBy !== null)
-    return `Prices nothing of yours now: the list “${nameOf(overriddenBy)}” is more specific and holds for the same usage.`;
+    return `Not in use now: the list “${nameOf(overriddenBy)}” is more specific and applies to the same usage.`;
   const of = [
     price.adapter ? `requests of your adapter ${price.adapter_name ?? price.adapter}` : "all usage",
     price.model ? `of the model ${price.model}` : "",
   ]
     .join(" ")
     .trim();
-  if (except.length === 0) return `Holds for ${of}.`;
+  if (except.length === 0) return `Applies to ${of}.`;
   const names = except.map((each) => `“${nameOf(each)}”`).join(", ");
-  return `Holds for ${of}, except what the more specific ${except.length === 1 ? "list" : "lists"} ${names} ${except.length === 1 ? "covers" : "cover"}.`;
+  return `Applies to ${of}, except what the more specific ${except.length === 1 ? "list" : "lists"} ${names} ${except.length === 1 ? "covers" : "cover"}.`;
 }
