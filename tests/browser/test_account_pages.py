@@ -212,7 +212,7 @@ def test_prices_say_which_list_holds_and_which_comes(page: Page, portal: PortalU
     page.get_by_role("link", name="Prices").click()
     mine = region(page, "Your account")
     expect(mine).to_contain_text("in force")
-    expect(mine).to_contain_text("Holds for all usage.")
+    expect(mine).to_contain_text("Applies to all usage.")
     expect(mine).to_contain_text("Monthly minimum: $12.00")
     expect(mine.get_by_role("row").filter(has_text="from 1,000,000")).to_contain_text("$8.00")
     announced = page.get_by_role("region", name="Your account, from")
