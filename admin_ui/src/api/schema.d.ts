@@ -9310,7 +9310,7 @@ export interface components {
             status: number;
             /**
              * Tenant Id
-             * @description null: no valid key came with it
+             * @description null: no valid tenant's key came with it
              */
             tenant_id: string | null;
             /** Tenant Name */
