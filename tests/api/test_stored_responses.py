@@ -231,6 +231,16 @@ async def test_their_days_end(api: Api, client: Two, tenant: TestTenant, owner: 
     assert rows_of(owner, tenant) == before - 1
 
 
+async def test_what_has_ended_cannot_be_cancelled(client: Two) -> None:
+    here, there = client
+    made = await ask(here, input="x")
+    with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+        await there.responses.cancel(made.id)
+    assert (await there.responses.retrieve(made.id)).status == "completed"
+    with pytest.raises(openai.NotFoundError):
+        await here.responses.cancel("resp_never")
+
+
 async def test_a_conversation_ends_where_one_is_deleted(client: Two) -> None:
     first = await ask(client[0])
     second = await ask(client[0], previous_response_id=first.id)

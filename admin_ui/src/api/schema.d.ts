@@ -1905,7 +1905,7 @@ export interface paths {
         /**
          * Readiness
          * @description Readiness: 200 once requests can be served, else 503 with the reason. Other engines call it
-         *     /health.
+         *     /health, or /health_generate: nothing is generated.
          */
         get: operations["operations_readiness"];
         put?: never;
@@ -3204,6 +3204,27 @@ export interface paths {
          * @description Delete a stored response, now. Conversations that go on from it cannot be continued.
          */
         delete: operations["inference_delete_response"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Response
+         * @description Cancel a response that runs in the background. None does here: those that are stored are
+         *     refused.
+         */
+        post: operations["inference_cancel_response"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -11364,7 +11385,8 @@ export interface components {
         };
         /**
          * Tokens
-         * @description `token_strs` is present only if `return_token_strs` was true.
+         * @description `token_strs` is present only if `return_token_strs` was true: each token as the vocabulary
+         *     spells it.
          */
         Tokens: {
             /** Count */
@@ -18570,6 +18592,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    inference_cancel_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseObject"];
                 };
             };
         };

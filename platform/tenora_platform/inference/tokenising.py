@@ -69,7 +69,8 @@ def refuse_too_long(engine: EngineClient, characters: int, param: str) -> None:
         raise BadRequestError(
             f"This model's maximum context length is {context} tokens. However, your {param} "
             f"has {characters} characters, which is at least {-(-characters * context // most)} "
-            f"tokens. Please reduce the length of the {param}.",
+            "tokens and is longer than the model's context length. Please reduce the length of "
+            f"the {param}.",
             param=param,
             code="context_length_exceeded",
         )

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from tenora_platform.auth import TenantContext, require_scope
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.requests import AdmittedTenant, chat_session, streamed, whole
 from tenora_platform.inference.responses.answer import response_stream, response_whole
@@ -72,6 +73,18 @@ async def delete_response(response_id: str, state: State, tenant: InferenceTenan
     """Delete a stored response, now. Conversations that go on from it cannot be continued."""
     await state.responses.delete(tenant, response_id)
     return Deleted(id=response_id, object="response")
+
+
+@router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
+async def cancel_response(response_id: str, state: State, tenant: InferenceTenant) -> Response:
+    """Cancel a response that runs in the background. None does here: those that are stored are
+    refused."""
+    await state.responses.response(tenant, response_id)
+    raise BadRequestError(
+        "Cannot cancel a synchronous response. Close its connection while it runs.",
+        param="response_id",
+        code="invalid_value",
+    )
 
 
 @router.get("/v1/responses/{response_id}/input_items")
