@@ -63,9 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("question", nargs="?", default=DEFAULT_QUESTION)
     arguments = parser.parse_args()
     if not arguments.acme_key or not arguments.globex_key:
-        parser.error(
-            "give --acme-key and --globex-key, or set ACME and GLOBEX"
-        )
+        parser.error("give --acme-key and --globex-key, or set ACME and GLOBEX")
     return arguments
 
 
