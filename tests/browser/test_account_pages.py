@@ -241,8 +241,8 @@ def test_a_budget_tells_when_its_thresholds_are_reached(
     page.get_by_label("Amount a month, USD").fill(amount)
     page.get_by_role("button", name="Save the budget").click()
     standing = page.get_by_test_id("account-budget")
-    expect(standing).to_contain_text("50%: reached, told")  # two thirds are spent already
-    expect(standing).to_contain_text("80%: not reached this month")
+    expect(standing).to_contain_text("50% reached, alert sent")  # two thirds are spent already
+    expect(standing).to_contain_text("80% not reached this month")
     found = portal.call(key, "GET", "/v1/budget")
     assert (Decimal(found["amount"]), found["currency"]) == (Decimal(amount), "USD")
     assert [each["threshold"] for each in found["alerts"]] == [50]
@@ -267,7 +267,7 @@ def test_a_budget_tells_when_its_thresholds_are_reached(
     told = portal.call(key, "GET", "/v1/events?type=budget.alert")["data"]
     assert sorted(each["data"]["threshold"] for each in told) == [50, 80, 100]
     banner.get_by_role("link", name="Open the budget").click()
-    expect(page.get_by_test_id("account-budget")).to_contain_text("100%: reached, told")
+    expect(page.get_by_test_id("account-budget")).to_contain_text("100% reached, alert sent")
 
     page.get_by_label("Refuse requests").check()
     page.get_by_role("button", name="Save the budget").click()
