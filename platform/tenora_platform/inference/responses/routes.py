@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -74,7 +74,7 @@ async def delete_response(response_id: str, state: State, tenant: InferenceTenan
     return Deleted(id=response_id, object="response")
 
 
-@router.get("/v1/responses/{response_id}/input_items")
+@router.get("/v1/responses/{response_id}/input_items", response_model=ResponseInputItems)
 async def list_input_items(
     response_id: str,
     state: State,
@@ -84,7 +84,8 @@ async def list_input_items(
         Literal["asc", "desc"], Query(description="Order in which the items stand")
     ] = "desc",
     after: After = None,
-) -> ResponseInputItems:
+) -> Response:
     """List the items of a stored response's own input, without the conversation before it."""
-    text = await state.responses.input(tenant, response_id)
-    return await asyncio.to_thread(page_of_items, text, order, after, limit)
+    made = partial(page_of_items, order=order, after=after, limit=limit)
+    page = await state.responses.input(tenant, response_id, made)
+    return Response(page, media_type="application/json")
