@@ -14,6 +14,8 @@ from tenora_platform.turns import Turns
 
 SHORT_CHARACTERS = 2048
 """Up to here a text is made into tokens sooner than a thread could be asked to."""
+FEW_MEMBERS = 256
+"""Up to here a body's messages and parts of them take no longer than a thread to wake up."""
 PLACES = 2
 """Long texts at once in one process; the tokenizer works without Python's lock."""
 TENANT_WAITING_MAX = 32
@@ -38,6 +40,13 @@ class LongTexts(Turns):
 async def tokenised(places: LongTexts, tenant_id: str, characters: int, work: Callable[[], T]) -> T:
     """What `work` makes of so many characters; others go on while it makes it of many."""
     if characters <= SHORT_CHARACTERS:
+        return work()
+    return await places.run(tenant_id, work)
+
+
+async def gone_through(places: LongTexts, tenant_id: str, members: int, work: Callable[[], T]) -> T:
+    """What `work` makes of so many members of a body, as `tokenised` does of characters."""
+    if members <= FEW_MEMBERS:
         return work()
     return await places.run(tenant_id, work)
 

@@ -22,9 +22,11 @@ from tenora_platform.inference.responses.schemas import (
 from tenora_platform.inference.responses.storing import (
     asked_of,
     earlier_items,
+    members_of,
     page_of_items,
     store_warnings,
 )
+from tenora_platform.inference.tokenising import gone_through
 from tenora_platform.inference.warning_header import warn
 from tenora_platform.schemas import After, Deleted, Limit
 from tenora_platform.state import State
@@ -43,7 +45,9 @@ async def create_response(
     """OpenAI's responses, for text and functions. Stored, and so to be gone on from by
     `previous_response_id`, where the tenant's plan and its own settings allow it."""
     with in_its_words():
-        chat = as_chat(body, await earlier_items(state, tenant, body))
+        earlier = await earlier_items(state, tenant, body)
+        making, members = partial(as_chat, body, earlier), members_of([*earlier, *body.input])
+        chat = await gone_through(state.long_texts, tenant.tenant_id, members, making)
         session = await chat_session(request, state, tenant, chat, kind="resp", asked=body)
     warn(session, warnings(body) + store_warnings(tenant, body))
     asked = asked_of(tenant, body)

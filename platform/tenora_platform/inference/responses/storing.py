@@ -11,10 +11,11 @@ from typing import Any, Literal
 import msgspec
 from pydantic import TypeAdapter
 
+from tenora_engine.client import EngineClient
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import new_id
-from tenora_platform.inference.bounds import MESSAGES_MAX
+from tenora_platform.inference.bounds import MESSAGES_MAX, PARTS_MAX
 from tenora_platform.inference.responses.conversation import SHOWN_FIELDS
 from tenora_platform.inference.responses.schemas import (
     LEFT_OUT,
@@ -25,7 +26,7 @@ from tenora_platform.inference.responses.schemas import (
     StoreError,
 )
 from tenora_platform.inference.session import InferenceSession
-from tenora_platform.inference.tokenising import tokenised
+from tenora_platform.inference.tokenising import refuse_too_long, tokenised
 from tenora_platform.receipts.stored_responses import BYTES_MAX, NewResponse, NotStored, Turn
 from tenora_platform.state import AppState
 
@@ -77,6 +78,31 @@ class _Said(msgspec.Struct):
     output: msgspec.Raw
 
 
+class _CountedPart(msgspec.Struct):
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Counted(msgspec.Struct):
+    """What of a stored item bounds a conversation."""
+
+    content: str | list[_CountedPart] | None = None
+    output: str | list[_CountedPart] | None = None
+    arguments: str | None = None
+
+    def parts(self) -> int:
+        return sum(len(each) for each in (self.content, self.output) if isinstance(each, list))
+
+    def characters(self) -> int:
+        count = len(self.arguments or "")
+        for each in (self.content, self.output):
+            if isinstance(each, list):
+                count += sum(len(part.text or part.refusal or "") for part in each)
+            else:
+                count += len(each or "")
+        return count
+
+
 def asked_of(tenant: TenantContext, body: ResponseRequest) -> Asked:
     """Where nothing is said a response is stored, as at OpenAI, if the tenant has chosen so."""
     return Asked(body, tenant.stores_responses and body.store is not False)
@@ -98,24 +124,44 @@ async def earlier_items(
         return []
     turns = await state.responses.conversation(tenant, previous, state.settings.max_body)
     size = sum(len(turn.input) + len(turn.response) for turn in turns)
-    work = partial(_items, turns)
-    items = await tokenised(state.long_texts, tenant.tenant_id, size, work)
-    if len(items) + len(body.input) > MESSAGES_MAX:
-        raise BadRequestError(
-            f"The conversation has {len(items)} items before this input; with it, at most "
-            f"{MESSAGES_MAX} are allowed.",
-            param="previous_response_id",
-            code="context_length_exceeded",
-        )
-    return items
+    work = partial(_items, state.engine, turns, body.input)
+    return await tokenised(state.long_texts, tenant.tenant_id, size, work)
 
 
-def _items(turns: Sequence[Turn]) -> list[InputItem]:
-    items: list[InputItem] = []
+def _items(
+    engine: EngineClient, turns: Sequence[Turn], more: Sequence[InputItem]
+) -> list[InputItem]:
+    """Of the turns, if they are within the bounds of one body together with `more`."""
+    parts = members_of(more) - len(more)
+    items, characters = len(more), 0
+    said: list[bytes] = []
     for turn in turns:
-        items += _ITEMS.validate_json(turn.input)
-        items += _ITEMS.validate_json(bytes(msgspec.json.decode(turn.response, type=_Said).output))
-    return items
+        output = bytes(msgspec.json.decode(turn.response, type=_Said).output)
+        for text in (turn.input, output):
+            said.append(text)
+            for item in msgspec.json.decode(text, type=list[_Counted]):
+                items += 1
+                parts += item.parts()
+                characters += item.characters()
+            if items > MESSAGES_MAX or parts > PARTS_MAX:
+                raise _too_many()
+    refuse_too_long(engine, characters, "messages")
+    return [item for text in said for item in _ITEMS.validate_json(text)]
+
+
+def _too_many() -> BadRequestError:
+    return BadRequestError(
+        f"The conversation before this response and its input have more than {MESSAGES_MAX} items "
+        f"or {PARTS_MAX} content parts. Begin a new one.",
+        param="previous_response_id",
+        code="context_length_exceeded",
+    )
+
+
+def members_of(items: Sequence[InputItem]) -> int:
+    """Items and their parts."""
+    lists = (each for item in items for each in (item.content, item.output))
+    return len(items) + sum(len(each) for each in lists if isinstance(each, list))
 
 
 async def stored(session: InferenceSession, asked: Asked, response: ResponseObject) -> None:
