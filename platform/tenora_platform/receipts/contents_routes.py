@@ -60,17 +60,15 @@ async def change_settings(
     """Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
     (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
     are deleted when their time is over, or now with `delete_kept_contents`. `stored_response_days`
-    and `delete_stored_responses`: the same for stored responses, which the plan must allow.
+    and `delete_stored_responses`: the same for stored responses; to store, or for longer, the plan
+    must allow it.
     `draft_from_answers`: use this tenant's answers as drafts for its later ones (speculative
     decoding); answers that repeat earlier ones come sooner, and are the same. Needs the scope
     `keys`."""
-    if body.stored_response_days is not None and not tenant.plan.stored_responses:
-        raise ForbiddenError(
-            "The tenant's plan does not include stored responses. Ask the operator of this server.",
-            param="stored_response_days",
-            code="stored_responses_not_in_plan",
-        )
+    await repository.lock_settings(session, tenant.tenant_id)
     before = _values(await repository.settings_of(session, tenant.tenant_id))
+    if not tenant.plan.stored_responses:
+        _refuse_longer(before["stored_response_days"], body.stored_response_days)
     chosen = {name: getattr(body, name) for name in before if name in body.model_fields_set}
     if chosen:
         await repository.choose(session, tenant.tenant_id, chosen)
@@ -88,6 +86,16 @@ async def change_settings(
     )
     await state.auth.commit_change(session)
     return _shown(before | chosen, is_allowed=tenant.plan.stored_responses)
+
+
+def _refuse_longer(before: int | None, days: int | None) -> None:
+    """To store, or for longer than before. To shorten it is no matter of the plan's."""
+    if days is not None and (before is None or days > before):
+        raise ForbiddenError(
+            "The tenant's plan does not include stored responses. Ask the operator of this server.",
+            param="stored_response_days",
+            code="stored_responses_not_in_plan",
+        )
 
 
 async def _deleted(
@@ -143,7 +151,7 @@ def _contents(seal: Seal, tenant: TenantContext, row: KeptContentsRow) -> bytes:
         )
     if b"NaN" in found or b"Infinity" in found:
         found = msgspec.json.encode(json.loads(found))  # null
-    head = {"object": "request.contents", "id": row.request_id}
+    head: dict[str, Any] = {"object": "request.contents", "id": row.request_id}
     head |= {"created_at": row.created_at, "expires_at": row.expires_at}
     return b"%b,%b" % (msgspec.json.encode(head)[:-1], found[1:])
 
