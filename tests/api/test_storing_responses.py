@@ -349,7 +349,7 @@ async def test_a_plan_without_it_lets_the_days_be_shortened(api: Api) -> None:
 async def test_changes_at_once_know_of_each_other(api: Api, other: Api, plans: None) -> None:
     """Each answer and audit row shows what the changes before it have made, the first row's too."""
     tenant = await storing(api, days=None)
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"stored_response_days": 5},
         {"keep_contents_days": 6},
         {"draft_from_answers": True},
