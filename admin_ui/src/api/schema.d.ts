@@ -3272,7 +3272,7 @@ export interface paths {
          * @description Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
          *     (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
          *     are deleted when their time is over, or now with `delete_kept_contents`. `stored_response_days`
-         *     and `delete_stored_responses`: the same for stored responses, which the plan must allow.
+         *     and `delete_stored_responses`: the same for stored responses; more days need such a plan.
          *     `draft_from_answers`: use this tenant's answers as drafts for its later ones (speculative
          *     decoding); answers that repeat earlier ones come sooner, and are the same. Needs the scope
          *     `keys`.

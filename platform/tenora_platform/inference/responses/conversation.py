@@ -80,6 +80,12 @@ _CALLS = {
 """Items that are calls, and the field that says what of."""
 
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+SHOWN_FIELDS: dict[str, tuple[str, ...]] = {
+    "message": ("role", "content"),
+    **{kind: ("call_id", "name", field) for kind, field in _CALLS.items()},
+    **dict.fromkeys(_OUTPUTS, ("call_id", "output")),
+}
+"""What the model is shown of items of each type."""
 WARNINGS_MAX = 20
 _NAMES = {
     "messages": "input",
