@@ -317,7 +317,7 @@ def test_every_budget_names_its_currency(
         expect(operator.get_by_label("Budget a month, USD")).to_have_value("1234")
         expect(operator.get_by_role("table", name="Plans")).to_contain_text("$1,234.00")
         operator.goto(f"/operator/tenants/{made['id']}")
-        terms = operator.get_by_role("table", name="Terms of the plan")
+        terms = operator.get_by_role("table", name="Plan terms")
         expect(terms).to_contain_text("$1,234.00")
         operator.get_by_role("tab", name="Keys").click()
         expect(operator.get_by_role("table", name="Keys")).to_contain_text("$78.50 a month")
