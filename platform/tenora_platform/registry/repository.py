@@ -311,7 +311,7 @@ async def trust_group(session: AsyncSession, tenant_id: str) -> str | None:
 
 
 async def unreleased_versions(
-    session: AsyncSession, revoked_before: datetime, limit: int
+    session: AsyncSession, revoked_before: datetime, limit: int, *, but_for: Sequence[str] = ()
 ) -> Sequence[AdapterVersionRow]:
     """Revoked versions whose content may still lie in the store, oldest first."""
     query = (
@@ -320,6 +320,7 @@ async def unreleased_versions(
             AdapterVersionRow.state == "revoked",
             AdapterVersionRow.released_at.is_(None),
             AdapterVersionRow.revoked_at <= revoked_before,
+            AdapterVersionRow.id.not_in(but_for),
         )
         .order_by(AdapterVersionRow.revoked_at)
         .limit(limit)
@@ -327,11 +328,14 @@ async def unreleased_versions(
     return (await session.scalars(query)).all()
 
 
-async def checked_uploads(session: AsyncSession, limit: int) -> Sequence[AdapterVersionRow]:
+async def checked_uploads(
+    session: AsyncSession, limit: int, *, but_for: Sequence[str] = ()
+) -> Sequence[AdapterVersionRow]:
     """Versions past their check whose upload may still lie in the store: for the operator."""
     query = (
         select(AdapterVersionRow)
         .where(AdapterVersionRow.staging_key.is_not(None), AdapterVersionRow.state.not_in(PENDING))
+        .where(AdapterVersionRow.id.not_in(but_for))
         .limit(limit)
     )
     return (await session.scalars(query)).all()

@@ -66,6 +66,11 @@ class StoreIdentity:
             await self.problem()
             await asyncio.sleep(EVERY_S)
 
+    def tell(self, **found: object) -> None:
+        """Have the others told of it as well, once it has looked."""
+        if self.told is not None:
+            self.told = replace(self.told, **found)
+
     async def agrees(self) -> bool:
         """Whether what the rows do not need may be removed from the store."""
         return await self.problem() is None

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -23,6 +23,7 @@ from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import lock, try_lock
 from tenora_platform.outages import log_failure
 from tenora_platform.registry import damage, repository, reservations
+from tenora_platform.registry.set_aside import SetAside
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import (
     AdapterStorage,
@@ -59,6 +60,7 @@ class IntakeWorker:
         )
         self._spool = Spool(state.settings.spool_folder)
         self._resolver = state.resolver
+        self._undeleted = SetAside()
         self._release_after = release_after
 
     async def run(self) -> None:
@@ -83,15 +85,14 @@ class IntakeWorker:
         """Check and, where it is to, release what waits now; says whether there was anything.
         Nothing is checked before the engine has loaded: only then the base model's shapes are
         known."""
-        released = False
-        if give_back:
-            released = await self._release_revoked()
-            released = await self._expire_uploads() or released
+        cleanings = [self._release_revoked, self._expire_uploads] if give_back else []
+        released, unclean = await _each(cleanings)
         checked, failures = False, list[Exception]()
         if self._state.engine_life.started:
             checked, failures = await self._take_turns()
-        await self._discard_checked()
-        if failures:
+        _, unclean_after = await _each([self._discard_checked])
+        self._state.store.tell(undeleted=len(self._undeleted))
+        if failures := [*failures, *unclean, *unclean_after]:
             raise failures[0]
         return released or checked
 
@@ -279,28 +280,36 @@ class IntakeWorker:
         what = {"adapter": name, "version": row.number, "id": row.id}
         await events.add(session, tenant_id=row.tenant_id, type=type, once=row.id, data=what | more)
 
-    async def _discard_checked(self) -> None:
+    async def _discard_checked(self) -> bool:
         """Give back the uploads that no check needs any more. Their rows say so until it is done,
         so that a crash between the two leaves nothing behind."""
         async with self._state.db.admin_session() as session:
-            checked = await repository.checked_uploads(session, BATCH)
+            waiting = self._undeleted.waiting()
+            checked = await repository.checked_uploads(session, BATCH, but_for=waiting)
         if checked and not await self._state.store.agrees():
-            return
+            return False
         for row in checked:
-            assert row.staging_key is not None  # asked for
-            await self._storage.discard({*await self._weights_keys(row)})
-            await self._storage.discard_staged(row.staging_key)
-            async with self._state.db.admin_session() as session:
-                await repository.forget_upload(session, row.id)
+            with self._undeleted.trying(row.id):
+                await self._discard_upload(row)
+        return bool(checked)
+
+    async def _discard_upload(self, row: AdapterVersionRow) -> None:
+        assert row.staging_key is not None  # asked for
+        await self._storage.discard({*await self._weights_keys(row)})
+        await self._storage.discard_staged(row.staging_key)
+        async with self._state.db.admin_session() as session:
+            await repository.forget_upload(session, row.id)
 
     async def _release_revoked(self) -> bool:
         before = datetime.now(UTC) - self._release_after
         async with self._state.db.admin_session() as session:
-            revoked = await repository.unreleased_versions(session, before, BATCH)
+            waiting = self._undeleted.waiting()
+            revoked = await repository.unreleased_versions(session, before, BATCH, but_for=waiting)
         if revoked and not await self._state.store.agrees():
             return False
         for row in revoked:
-            await self._release(row)
+            with self._undeleted.trying(row.id):
+                await self._release(row)
         return bool(revoked)
 
     async def _expire_uploads(self) -> bool:
@@ -311,9 +320,11 @@ class IntakeWorker:
         if (expired or lapsed) and not await self._state.store.agrees():
             return True  # a sweep finds what has no owner
         for upload_id, part_ids in expired.items():
-            await self._storage.discard([part_key(upload_id, part) for part in part_ids])
+            with _left_to_a_sweep(upload_id):
+                await self._storage.discard([part_key(upload_id, part) for part in part_ids])
         for version_id in lapsed:
-            await self._storage.discard_staged(f"staging/{version_id}")
+            with _left_to_a_sweep(version_id):
+                await self._storage.discard_staged(f"staging/{version_id}")
         return bool(expired or lapsed)
 
     async def _release(self, row: AdapterVersionRow) -> None:
@@ -335,6 +346,28 @@ class IntakeWorker:
         for digest in contents:
             if digest not in kept:
                 await self._storage.withdraw(digest)
+
+
+async def _each(
+    works: Sequence[Callable[[], Awaitable[bool]]],
+) -> tuple[bool, list[Exception]]:
+    """Do them all, whichever fails: whether one did anything, and what failed."""
+    did, failures = False, list[Exception]()
+    for work in works:
+        try:
+            did = await work() or did
+        except Exception as error:
+            failures.append(error)
+    return did, failures
+
+
+@contextmanager
+def _left_to_a_sweep(what: str) -> Iterator[None]:
+    """No row owns it any more: a failure keeps nobody from anything."""
+    try:
+        yield
+    except Exception as error:
+        log_failure(_log, "objects of an upload are left to the next sweep", error, upload=what)
 
 
 def _contents(digest: str | None, row: AdapterVersionRow) -> list[str]:
