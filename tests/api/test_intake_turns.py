@@ -8,6 +8,7 @@ import dataclasses
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from api_harness import Api, TestTenant, stored_objects
 from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_platform.intake.checker import Checker, CheckLostError
 from tenora_platform.registry.set_aside import FIRST_RETRY_S, RETRY_MAX_S, SetAside
+from tenora_platform.registry.storage import AdapterStorage
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.registry.worker import ATTEMPTS_MAX, IntakeWorker
 from tenora_platform.settings import Settings
@@ -128,12 +130,39 @@ async def test_a_store_that_is_away_is_no_attempt(
         raise ConnectionError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tenora_platform.registry.storage.AdapterStorage.staged_config", away)
+        patch.setattr("obstore.get_async", away)
         for _ in range(2 * ATTEMPTS_MAX):
             with pytest.raises(ConnectionError):
                 await Noting(api).run_once()
     await drained(Noting(api))
     assert (await version(api, tenant, "patient"))["state"] == "active"
+
+
+@pytest.mark.usefixtures("resting")
+async def test_what_the_store_never_takes_is_refused(
+    api: Api, tenant: TestTenant, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its content is to lie, something else is."""
+    await upload(api, tenant, "nowhere", seed=81)
+    found: list[Path] = []
+
+    async def publish(storage: AdapterStorage, digest: str, *of: Any) -> None:
+        blocked = settings.data_dir / "objects" / weights_key(digest) / "in the way"
+        blocked.mkdir(parents=True, exist_ok=True)
+        found.append(blocked.parent)
+        await published(storage, digest, *of)
+
+    published = AdapterStorage.publish
+    monkeypatch.setattr(AdapterStorage, "publish", publish)
+    for _ in range(ATTEMPTS_MAX - 1):
+        with pytest.raises(Exception, match="directory"):
+            await Noting(api).run_once()
+        assert (await version(api, tenant, "nowhere"))["state"] == "validating"
+    await Noting(api).run_once()
+    shutil.rmtree(found[0])
+    refused = await version(api, tenant, "nowhere")
+    assert refused["state"] == "rejected"
+    assert [each["code"] for each in refused["validation"]["problems"]] == ["store_failed"]
 
 
 @pytest.mark.usefixtures("resting")

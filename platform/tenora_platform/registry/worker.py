@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import structlog
+from obstore.exceptions import BaseError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -40,7 +41,8 @@ RELEASE_AFTER = timedelta(minutes=10)
 """How long the content of a revoked version stays: running requests may still have to load it."""
 BATCH = 16
 ATTEMPTS_MAX = 5
-"""Checks of one version that may be lost with the process or the machine, before it is refused."""
+"""Checks of one version that may be lost with the process or the machine, or in which the store may
+fail while it works otherwise, before it is refused."""
 TOLD_MAX = 20
 """Problems of a rejected version that its event names; its report has all."""
 
@@ -133,11 +135,27 @@ class IntakeWorker:
                 _log.warning(
                     "upload check lost", version=row.id, attempt=attempts, reason=str(error)
                 )
-            except BaseException:
+            except BaseException as error:
+                if await self._is_to_blame(error):
+                    if attempts < ATTEMPTS_MAX:
+                        raise
+                    log_failure(_log, "upload given up", error, version=row.id)
+                    await self._reject(row, _store_failed())
+                    return True
                 async with self._state.db.admin_session() as session:
                     await repository.uncount_check(session, row.id)
                 raise
         return True
+
+    async def _is_to_blame(self, error: BaseException) -> bool:
+        """Whether the store fails with this very version: not one that is full or away, which takes
+        no record either."""
+        if not isinstance(error, BaseError | OSError):
+            return False
+        try:
+            return await self._state.store.agrees()
+        except Exception:
+            return False
 
     @asynccontextmanager
     async def _claimed(self, version_id: str) -> AsyncIterator[bool]:
@@ -382,6 +400,21 @@ def _lost() -> ValidationReport:
                 field="weights",
                 code="upload_lost",
                 message="the uploaded file is no longer in the object store; upload it again",
+            )
+        ]
+    )
+
+
+def _store_failed() -> ValidationReport:
+    return ValidationReport(
+        problems=[
+            Problem(
+                field="weights",
+                code="store_failed",
+                message=(
+                    f"the object store failed with this upload {ATTEMPTS_MAX} times; upload it "
+                    "again, and if that fails too, tell the operator the version's id"
+                ),
             )
         ]
     )
