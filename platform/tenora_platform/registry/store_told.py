@@ -11,7 +11,7 @@ class StoreTold(msgspec.Struct, frozen=True, kw_only=True):
     says of its database, `stopped` by how much the last sweep would have moved. The counts are that
     sweep's: objects that it looked at, and those without an owner. `damaged`: versions that cannot
     be served, for their content is damaged or missing. `undeleted`: versions and uploads whose
-    objects could not be deleted."""
+    objects could not be deleted; `stuck`: objects that the last sweep could not remove."""
 
     problem: str | None = None
     stopped: str | None = None
@@ -19,6 +19,7 @@ class StoreTold(msgspec.Struct, frozen=True, kw_only=True):
     unowned: int | None = None
     damaged: int | None = None
     undeleted: int | None = None
+    stuck: int | None = None
 
 
 def store_warnings(told: StoreTold | None) -> list[str]:
@@ -39,5 +40,10 @@ def store_warnings(told: StoreTold | None) -> list[str]:
         warnings.append(
             f"The stored files of {told.undeleted} adapter versions could not be deleted from the "
             "object store. They are tried again; the worker's log says why."
+        )
+    if told.stuck:
+        warnings.append(
+            f"{told.stuck} objects that nothing needs could not be removed from the object store. "
+            "The next sweep tries them again; the worker's log names them."
         )
     return warnings
