@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -262,6 +263,32 @@ async def test_a_database_of_before_that_serves_what_is_not_there(
     shutil.rmtree(own.data_dir / "objects")
     async with running_api(own, tmp_path / "2") as api:
         assert "lacks 1 that it serves" in await warnings(api)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("key", [config_key, weights_key])
+async def test_one_file_of_an_adapter_that_is_gone_is_told(
+    key: Callable[[str], str], own: Settings, tmp_path: Path
+) -> None:
+    """The record of the database is there: a store that was copied in part."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        digests = [await pushed(api, tenant, f"mine-{seed}", seed) for seed in (4, 5)]
+        await api.state.store.problem()
+        collector = Collector(api.state)
+        assert await collector.sweep() == 0
+        assert await warnings(api) == ""
+        assert "tenora_store_missing_contents 0.0" in (await api.http.get("/metrics")).text
+        gone = own.data_dir / "objects" / key(digests[0])
+        gone.rename(tmp_path / "gone")
+        assert await collector.sweep() == 0
+        assert "Files of 1 adapters that are served are missing" in await warnings(api)
+        assert "tenora_store_missing_contents 1.0" in (await api.http.get("/metrics")).text
+        code, text = await asyncio.to_thread(tenora, own, "store", "status", "--json")
+        assert (code, json.loads(text)["missing_adapters"]) == (1, 1), text
+        (tmp_path / "gone").rename(gone)
+        assert await collector.sweep() == 0
+        assert await warnings(api) == ""
 
 
 @pytest.mark.usefixtures("alone")

@@ -24,7 +24,7 @@ from tenora_platform.receipts.service import Receipts
 from tenora_platform.receipts.signing import SigningKeys, list_keys
 from tenora_platform.reconciliation.child import ReconciliationFailedError, run_task
 from tenora_platform.reconciliation.task import Task
-from tenora_platform.registry.inventory import missing_contents
+from tenora_platform.registry.inventory import CONTENTS, take_inventory
 from tenora_platform.settings import Settings
 from tenora_platform.usage.tables import UsageEventRow
 
@@ -111,5 +111,5 @@ async def _verify_receipts(
 
 
 async def _look_for_contents(session: AsyncSession, objects: ObjectStore, found: Proof) -> None:
-    for digest in sorted(await missing_contents(session, objects)):
+    for digest in sorted((await take_inventory(session, objects, prefixes=(CONTENTS,))).missing):
         found.problems.append(f"object store: {digest} is served and was not in the store")

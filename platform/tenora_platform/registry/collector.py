@@ -75,9 +75,10 @@ class Collector:
             if not await self._state.store.agrees():
                 return 0
             known, before = await identity(session), datetime.now(UTC) - self._grace
+            found = await take_inventory(session, self._state.objects, before=before)
+            self._state.store.tell(missing=len(found.missing))
             if known.adopted_at is None or known.adopted_at > before:
                 return 0
-            found = await take_inventory(session, self._state.objects, before=before)
             if not self._may_move(found, all_of_it=known.sweep_all):
                 return 0
             moved, stuck = 0, Stuck()

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
+from tenora_engine.adapters.identity import config_key, draft_key, weights_key
 from tenora_platform.paging import having
 from tenora_platform.registry.tables import (
     AdapterAliasRow,
@@ -402,6 +403,16 @@ async def kept_digests(session: AsyncSession, digests: Sequence[str]) -> set[str
     )
     query = contents.union(layers)
     return {digest for digest in await session.scalars(query) if digest is not None}
+
+
+async def served_files(session: AsyncSession) -> dict[str, str]:
+    """Paths of all that versions may be asked for, each with its digest: for the operator."""
+    version = AdapterVersionRow
+    serves = version.state.in_(SERVABLE)
+    contents = await session.scalars(select(version.digest).where(serves).distinct())
+    layers = await session.scalars(select(version.draft_layer_digest).where(serves).distinct())
+    files = {key(each): each for each in contents if each for key in (config_key, weights_key)}
+    return files | {draft_key(each): each for each in layers if each}
 
 
 async def served_digests(session: AsyncSession) -> set[str]:

@@ -11,7 +11,8 @@ class StoreTold(msgspec.Struct, frozen=True, kw_only=True):
     says of its database, `stopped` by how much the last sweep would have moved. The counts are that
     sweep's: objects that it looked at, and those without an owner. `damaged`: versions that cannot
     be served, for their content is damaged or missing. `undeleted`: versions and uploads whose
-    objects could not be deleted; `stuck`: objects that the last sweep could not remove."""
+    objects could not be deleted; `stuck`: objects that the last sweep could not remove;
+    `missing`: contents that versions serve and of which it did not find a file."""
 
     problem: str | None = None
     stopped: str | None = None
@@ -20,6 +21,7 @@ class StoreTold(msgspec.Struct, frozen=True, kw_only=True):
     damaged: int | None = None
     undeleted: int | None = None
     stuck: int | None = None
+    missing: int | None = None
 
 
 def store_warnings(told: StoreTold | None) -> list[str]:
@@ -35,6 +37,11 @@ def store_warnings(told: StoreTold | None) -> list[str]:
         warnings.append(
             f"{told.damaged} adapter versions cannot be served: their content in the object store "
             "is damaged or missing. See: tenora doctor --store"
+        )
+    if told.missing:
+        warnings.append(
+            f"Files of {told.missing} adapters that are served are missing from the object store. "
+            "See: tenora doctor --store"
         )
     if told.undeleted:
         warnings.append(
