@@ -124,8 +124,7 @@ def check(settings: Settings) -> bool:
     is whole. Versions are marked by it: those that cannot be served, and those that can again."""
     looked = _with(settings, _check)
     for fault in looked.faults:
-        reason = f": {fault.reason}" if fault.reason else ""
-        typer.echo(f"{fault.verdict} {fault.path} ({fault.owner}){reason}")
+        typer.echo(str(fault))
     typer.echo(
         f"{looked.objects} objects ({looked.bytes} bytes) read, {len(looked.faults)} of them wrong"
     )
