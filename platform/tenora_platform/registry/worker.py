@@ -136,7 +136,7 @@ class IntakeWorker:
                     "upload check lost", version=row.id, attempt=attempts, reason=str(error)
                 )
             except BaseException as error:
-                if await self._is_to_blame(error):
+                if isinstance(error, Exception) and await self._is_to_blame(error):
                     if attempts < ATTEMPTS_MAX:
                         raise
                     log_failure(_log, "upload given up", error, version=row.id)
@@ -147,7 +147,7 @@ class IntakeWorker:
                 raise
         return True
 
-    async def _is_to_blame(self, error: BaseException) -> bool:
+    async def _is_to_blame(self, error: Exception) -> bool:
         """Whether the store fails with this very version: not one that is full or away, which takes
         no record either."""
         if not isinstance(error, BaseError | OSError):
