@@ -161,6 +161,7 @@ def test_a_damaged_file_of_a_backup(pattern: str, how: str, backup: Path, empty:
         path.write_bytes(content[:-1] + (bytes([content[-1] ^ 1]) if how == "changed" else b""))
     text = refused(empty, "restore", str(backup))
     assert "is damaged" in text
+    assert (f"{path.relative_to(backup)} is missing" in text) == (how == "gone")
     untouched(empty)
 
 
