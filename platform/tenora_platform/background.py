@@ -13,7 +13,7 @@ import structlog
 
 from tenora_platform import marks
 from tenora_platform.installation import Installation
-from tenora_platform.outages import first_line, log_failure
+from tenora_platform.outages import kind_of, log_failure
 from tenora_platform.state import AppState
 
 Work = Mapping[str, Callable[[], Awaitable[None]]]
@@ -161,7 +161,7 @@ async def _beside(
                 await work()
                 outages[name] = "it has ended"
             except Exception as error:
-                outages[name] = f"{type(error).__name__}: {first_line(error)}"
+                outages[name] = kind_of(error)
                 log_failure(_log, "background work failed", error, work=name, again_in_s=_RETRY_S)
             await asyncio.sleep(_RETRY_S)
             outages.pop(name, None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -29,7 +30,7 @@ from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import DEFAULT
 from tenora_platform.registry.collector import FEW, Collector
 from tenora_platform.registry.store_identity import OBJECT, Record, StoreIdentity, identity
-from tenora_platform.registry.trash import KEPT, Trash, Trashed
+from tenora_platform.registry.trash import KEPT, Stuck, Trash, Trashed
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.settings import Settings
 
@@ -265,6 +266,32 @@ async def test_a_database_of_before_that_serves_what_is_not_there(
 
 
 @pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("key", [config_key, weights_key])
+async def test_one_file_of_an_adapter_that_is_gone_is_told(
+    key: Callable[[str], str], own: Settings, tmp_path: Path
+) -> None:
+    """The record of the database is there: a store that was copied in part."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        digests = [await pushed(api, tenant, f"mine-{seed}", seed) for seed in (4, 5)]
+        await api.state.store.problem()
+        collector = Collector(api.state)
+        assert await collector.sweep() == 0
+        assert await warnings(api) == ""
+        assert "tenora_store_missing_contents 0.0" in (await api.http.get("/metrics")).text
+        gone = own.data_dir / "objects" / key(digests[0])
+        gone.rename(tmp_path / "gone")
+        assert await collector.sweep() == 0
+        assert "Files of 1 adapters that are served are missing" in await warnings(api)
+        assert "tenora_store_missing_contents 1.0" in (await api.http.get("/metrics")).text
+        code, text = await asyncio.to_thread(tenora, own, "store", "status", "--json")
+        assert (code, json.loads(text)["missing_adapters"]) == (1, 1), text
+        (tmp_path / "gone").rename(gone)
+        assert await collector.sweep() == 0
+        assert await warnings(api) == ""
+
+
+@pytest.mark.usefixtures("alone")
 async def test_a_sweep_of_too_much_stops(own: Settings, tmp_path: Path) -> None:
     async with running_api(own, tmp_path / "1") as api:
         await api.state.store.problem()
@@ -311,20 +338,43 @@ async def test_what_was_swept_comes_back(own: Settings, tmp_path: Path) -> None:
         assert code == 0, text
 
 
+@pytest.mark.usefixtures("alone")
+async def test_what_cannot_be_moved_keeps_no_other_waiting(own: Settings, tmp_path: Path) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        await api.state.store.problem()
+        await obstore.put_async(api.state.objects, "uploads/upload_a/part", b"stuck")
+        await obstore.put_async(api.state.objects, "uploads/upload_b/part", b"free")
+        old = f"trash/{datetime.now(UTC).date() - 2 * KEPT}/uploads/upload_c/part"
+        await obstore.put_async(api.state.objects, old, b"old")
+        today = own.data_dir / "objects" / "trash" / str(datetime.now(UTC).date())
+        in_the_way = today / "uploads" / "upload_a"
+        in_the_way.parent.mkdir(parents=True)
+        in_the_way.write_bytes(b"a file where a folder is to be")
+        collector = Collector(api.state, grace=LATER)
+        assert await collector.sweep() == 1
+        left = stored_objects(api)
+        assert "uploads/upload_a/part" in left
+        assert not {"uploads/upload_b/part", old} & left
+        assert "1 objects that nothing needs could not be removed" in await warnings(api)
+        in_the_way.unlink()
+        assert await collector.sweep() == 1
+        assert "could not be removed" not in await warnings(api)
+
+
 @pytest.mark.parametrize("kind", ["folder", "memory"])
 async def test_the_trash_keeps_for_a_week(kind: str, tmp_path: Path) -> None:
     objects: ObjectStore = LocalStore(tmp_path) if kind == "folder" else MemoryStore()
     trash, today = Trash(objects), datetime.now(UTC).date()
     for path in ("adapters/a/b", "adapters/c"):
         await obstore.put_async(objects, path, path.encode())
-    assert await trash.put(["adapters/a/b", "adapters/none", "adapters/c"]) == 2
+    assert await trash.put(["adapters/a/b", "adapters/none", "adapters/c"], Stuck()) == 2
     old: dict[date, str] = {}
     for days in (KEPT.days, KEPT.days + 1, 400):
         day = today - timedelta(days=days)
         old[day] = Trashed(f"staging/{days}", day, 3).key
         await obstore.put_async(objects, old[day], b"old")
     await obstore.put_async(objects, "trash/note", b"an operator's")
-    assert await trash.empty() == 2
+    assert await trash.empty(Stuck()) == 2
     left = await trash.contents()
     assert [each.path for each in left] == ["staging/7", "adapters/a/b", "adapters/c"]
     await obstore.put_async(objects, "adapters/c", b"newer")

@@ -377,6 +377,22 @@ async def test_two_workers_erase_once(own: Api) -> None:
     assert sorted(erased) == sorted(tenant.id for tenant in tenants)
 
 
+async def test_one_that_cannot_be_erased_keeps_no_other_waiting(own: Api) -> None:
+    tenants = [await own.new_tenant(f"{NAME} {number}") for number in range(3)]
+    for tenant in tenants:
+        await deleted(own, tenant, grace_days=0)
+
+    class Failing(Eraser):
+        async def _erase(self, tenant_id: str) -> bool:
+            if tenant_id == min(each.id for each in tenants):
+                raise OSError("its objects cannot be deleted")
+            return await super()._erase(tenant_id)
+
+    with pytest.raises(OSError, match="its objects"):
+        await Failing(own.state).run_once()
+    assert await Eraser(own.state).run_once() == [min(each.id for each in tenants)]
+
+
 async def test_append_only_tables_stay_so_for_others(own: Api) -> None:
     tenant = await own.new_tenant("stays", plan="premium")
     await pushed(own, tenant, "mine", seed=75)

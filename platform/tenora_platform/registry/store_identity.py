@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.locks import lock, try_lock_shared
 from tenora_platform.registry.identity_table import DatabaseIdentityRow
-from tenora_platform.registry.inventory import CONTENTS, missing_contents, take_inventory
+from tenora_platform.registry.inventory import CONTENTS, take_inventory
 from tenora_platform.registry.store_told import StoreTold
 
 OBJECT = "tenora-database"
@@ -65,6 +65,11 @@ class StoreIdentity:
         while True:
             await self.problem()
             await asyncio.sleep(EVERY_S)
+
+    def tell(self, **found: object) -> None:
+        """Have the others told of it as well, once it has looked."""
+        if self.told is not None:
+            self.told = replace(self.told, **found)
 
     async def agrees(self) -> bool:
         """Whether what the rows do not need may be removed from the store."""
@@ -153,14 +158,13 @@ class StoreIdentity:
     async def _unlike(self, session: AsyncSession) -> str | None:
         """Whether the contents of a store without a record are other than the rows say: then it is
         not adopted at first sight."""
-        unowned = (await take_inventory(session, self._objects, prefixes=(CONTENTS,))).unowned
-        missing = await missing_contents(session, self._objects)
-        if not unowned and not missing:
+        found = await take_inventory(session, self._objects, prefixes=(CONTENTS,))
+        if not found.unowned and not found.missing:
             return None
         return (
             "The object store has no record of a database and does not fit this one: "
-            f"it has {len(unowned)} adapters that the database does not know, and lacks "
-            f"{len(missing)} that it serves."
+            f"it has {len(found.unowned)} adapters that the database does not know, and lacks "
+            f"{len(found.missing)} that it serves."
         )
 
     async def _raise(self, record: Record | None, row: DatabaseIdentityRow) -> None:
