@@ -17,6 +17,7 @@ from adapter_files import adapter_form
 from api_harness import Api, TestTenant, running_api, stored_objects
 from people import signed_in
 from platform_fixtures import Connection, MakeApi, Servers, plain_url
+from price_lists import post_prices
 from tenora_platform.erasure.fates import CHANGED, DELETED, KEPT, condition
 from tenora_platform.erasure.worker import Eraser
 from tenora_platform.registry.worker import IntakeWorker
@@ -331,11 +332,34 @@ async def test_nothing_is_made_for_who_was_erased(own: Api) -> None:
     await deleted(own, tenant, grace_days=0)
     path = f"/admin/v1/tenants/{tenant.id}"
     assert await Eraser(own.state).run_once() == [tenant.id]
-    for sub, body in (("api_keys", {"name": "x"}), ("invitations", {"role": "owner"})):
+    for sub, body in (
+        ("api_keys", {"name": "x"}),
+        ("invitations", {"role": "owner"}),
+        ("credits", {"amount": "5"}),
+    ):
         made = await own.admin("POST", f"{path}/{sub}", json=body)
-        assert code_of(made) == (409, "tenant_erased")
+        assert code_of(made) == (409, "tenant_erased"), sub
+    profile = await own.admin("PUT", f"{path}/billing_profile", json={"name": NAME})
+    assert code_of(profile) == (409, "tenant_erased")
+    priced = await post_prices(own, tenant=tenant.id)
+    assert code_of(priced) == (409, "tenant_erased")
     assert code_of(await own.admin("DELETE", path)) == (409, "tenant_erased")
     assert (await own.call(tenant.key, "GET", "/v1/models")).status_code == 401
+
+
+async def test_nobody_is_let_in_until_it_is_restored(api: Api) -> None:
+    tenant = await api.new_tenant(NAME)
+    path = f"/admin/v1/tenants/{tenant.id}"
+    keys = (await api.admin("GET", f"{path}/api_keys")).json()["data"]
+    await deleted(api, tenant)
+    for sub, body in (
+        ("api_keys", {"name": "x"}),
+        (f"api_keys/{keys[0]['id']}/rotate", {}),
+        ("invitations", {"role": "owner"}),
+    ):
+        made = await api.admin("POST", f"{path}/{sub}", json=body)
+        assert code_of(made) == (409, "tenant_deleted"), sub
+    assert (await api.admin("GET", f"{path}/api_keys")).json()["data"] == keys
 
 
 async def test_who_was_never_charged_leaves_no_address(own: Api) -> None:

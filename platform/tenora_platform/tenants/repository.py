@@ -99,6 +99,16 @@ async def require_not_erased(session: AsyncSession, tenant_id: str) -> None:
         raise ConflictError("This tenant has been deleted.", code="tenant_erased")
 
 
+async def require_not_deleted(session: AsyncSession, tenant_id: str) -> None:
+    """As `require_not_erased`, and not for one that can still be restored either."""
+    await require_not_erased(session, tenant_id)
+    row = await session.get(TenantRow, tenant_id)
+    if row is not None and row.deleted_at is not None:
+        raise ConflictError(
+            "This tenant has been deleted; restore it first.", code="tenant_deleted"
+        )
+
+
 async def get_key(
     session: AsyncSession, tenant_id: str, key_id: str, *, lock: bool = False
 ) -> ApiKeyRow | None:
