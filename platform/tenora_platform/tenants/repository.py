@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -107,6 +108,14 @@ async def require_not_deleted(session: AsyncSession, tenant_id: str) -> None:
         raise ConflictError(
             "This tenant has been deleted; restore it first.", code="tenant_deleted"
         )
+
+
+async def erased_among(session: AsyncSession, tenant_ids: Iterable[str]) -> set[str]:
+    """Those that have been erased. None of the others is, before the transaction ends."""
+    row = TenantRow
+    query = select(row.id, row.erased_at).where(row.id.in_(set(tenant_ids))).order_by(row.id)
+    found = await session.execute(query.with_for_update(read=True, key_share=True))
+    return {tenant_id for tenant_id, erased_at in found if erased_at is not None}
 
 
 async def get_key(
