@@ -1,5 +1,6 @@
 """No start removes anything from the object store by the rows of a database that is not its own: an
-empty, a restored or another's. What a sweep removes lies in the trash for a week."""
+empty, a restored or another's. Nor does it acknowledge usage there. What a sweep removes lies in
+the trash for a week."""
 
 from __future__ import annotations
 
@@ -33,6 +34,12 @@ from tenora_platform.registry.store_identity import OBJECT, Record, StoreIdentit
 from tenora_platform.registry.trash import KEPT, Stuck, Trash, Trashed
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.settings import Settings
+from tenora_platform.usage.copies import STREAM, CopyReader, UsageCopies
+from tenora_platform.usage.engine_totals import TotalsKeeper
+from tenora_platform.usage.gate import UsageGate, UsageHeldError
+from tenora_platform.usage.leftovers import Leftovers
+from tenora_platform.usage.sink import UsageSink
+from usage_records import usage_record
 
 LATER = timedelta(0)
 """A grace time that is over."""
@@ -431,3 +438,99 @@ async def test_a_damaged_record_is_no_record_of_ours(
         assert "another database" in await warnings(api)
         code, _ = await asyncio.to_thread(tenora, own, "store", "status")
         assert code == 1
+
+
+def rows(settings: Settings, table: str) -> int:
+    with database(settings) as link:
+        found = link.execute(f"SELECT count(*) FROM {table}").fetchone()
+        assert found is not None
+        return int(str(found[0]))
+
+
+async def test_usage_waits_until_the_database_is_the_stores(
+    own: Settings, servers: Servers, tmp_path: Path
+) -> None:
+    """Records, copies and totals: none is taken by another database, all by the right one."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        await api.state.store.problem()
+    record = usage_record("usage_waits:0", tenant.id)
+    wrong = own.model_copy(update={"database_url": servers.new_database()})
+    async with running_api(wrong, tmp_path / "2") as api:
+        await api.new_tenant("other", plan="premium")
+        said = await warnings(api)
+        assert "Usage is not stored and waits in the engine's outbox" in said
+        assert "tenora store adopt" in said
+        assert "tenora_store_usage_held 1.0" in (await api.http.get("/metrics")).text
+        api.engine.outbox.append(record)
+        gate = UsageGate(api.state.db, api.state.store)
+        sink = UsageSink(api.engine, api.state.db, gate=gate)
+        await api.state.redis.delete(STREAM)
+        kept = UsageCopies(api.state.redis, api.state.metrics).keep([record])
+        assert kept is not None
+        await kept
+        copies = CopyReader(api.state.redis, api.state.db, sink, api.state.metrics, age_s=-1.0)
+        totals = TotalsKeeper(api.engine, api.state.db, gate=gate)
+        for taking in (sink.run_once, copies.run_once, totals.run_once):
+            with pytest.raises(UsageHeldError):
+                await taking()
+        await sink.store_what_waits()
+        assert api.engine.outbox == [record], "and the running worker left it there, too"
+        assert await api.state.redis.xlen(STREAM) == 1
+    for table in ("usage_dead_letters", "engine_totals", "engine_outboxes"):
+        assert rows(wrong, table) == 0, table
+    async with running_api(own, tmp_path / "3") as api:
+        api.engine.outbox.append(record)
+        await until(lambda: not api.engine.outbox)
+    assert rows(own, "usage_events") == 1
+
+
+async def test_an_adopted_database_takes_the_usage(
+    own: Settings, servers: Servers, tmp_path: Path
+) -> None:
+    """What names a tenant that it lacks is kept whole, and billed once the tenant is there."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        await api.state.store.problem()
+    record = usage_record("usage_adopted:0", tenant.id)
+    adopting = own.model_copy(update={"database_url": servers.new_database()})
+    async with running_api(adopting, tmp_path / "2") as api:
+        await api.new_tenant("other", plan="premium")
+        assert "Usage is not stored" in await warnings(api)
+        api.engine.outbox.append(record)
+        code, text = await asyncio.to_thread(tenora, adopting, "store", "adopt", "--yes")
+        assert code == 0, text
+        await until(lambda: not api.engine.outbox)
+        assert rows(adopting, "usage_dead_letters") == 1
+        sink = UsageSink(api.engine, api.state.db)
+        leftovers = Leftovers(api.state.db, sink, api.state.unbilled)
+        await leftovers.run_once()
+        said = await warnings(api)
+        assert "1 usage records could not be stored as events. They are kept whole" in said
+        with database(adopting) as link:
+            link.execute(
+                "INSERT INTO tenants (id, name, plan, status) "
+                "SELECT %s, 'acme', plan, status FROM tenants",
+                (tenant.id,),
+            )
+        await leftovers.run_once()
+        assert rows(adopting, "usage_events") == 1
+        assert "could not be stored" not in await warnings(api)
+
+
+async def test_usage_waits_beside_a_database_without_tenants(own: Settings, tmp_path: Path) -> None:
+    """Database and store are both new; the engine's outbox is not."""
+    record = usage_record("usage_strange:0", "tenant_of_before")
+    async with running_api(own, tmp_path / "1") as api:
+        await api.state.store.problem()
+        api.engine.outbox.append(record)
+        gate = UsageGate(api.state.db, api.state.store)
+        with pytest.raises(UsageHeldError):
+            await UsageSink(api.engine, api.state.db, gate=gate).run_once()
+        assert "this database has no tenant" in await warnings(api)
+        assert api.engine.outbox == [record]
+        assert rows(own, "usage_dead_letters") == 0
+        await api.new_tenant("acme")
+        await until(lambda: not api.engine.outbox)
+        assert rows(own, "usage_dead_letters") == 1
+        assert "this database has no tenant" not in await warnings(api)

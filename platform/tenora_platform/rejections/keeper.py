@@ -28,6 +28,7 @@ from tenora_platform.live.noticing import note
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.rejections.tables import RejectedCallRow
 from tenora_platform.rejections.wording import message_of, model_of, param_of, plain
+from tenora_platform.tenants.repository import erased_among
 
 EACH_PER_MINUTE = 60
 """Calls of a tenant that each process keeps one by one; those beyond are counted by kind."""
@@ -174,8 +175,12 @@ class RejectedCalls:
             },
         )
         async with self._db.admin_session() as session:
-            await session.execute(statement, [_values(each) for each in batch])
-            note(session, ["rejections"], {each.kind.tenant_id for each in batch} - {""})
+            erased = await erased_among(session, (each.kind.tenant_id for each in batch))
+            kept = [each for each in batch if each.kind.tenant_id not in erased]
+            if not kept:
+                return
+            await session.execute(statement, [_values(each) for each in kept])
+            note(session, ["rejections"], {each.kind.tenant_id for each in kept} - {""})
 
 
 def _kind(scope: Scope, status: int, error: ApiError) -> Kind:
