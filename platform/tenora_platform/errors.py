@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
@@ -348,7 +348,9 @@ def install_error_handlers(app: FastAPI, who: Callable[[Request], Awaitable[obje
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         if error.status_code in (404, 405) and request.url.path.startswith("/v1/"):
-            with suppress(Exception):  # nobody's then; the answer is the same
+            with suppress(
+                ApiError, SQLAlchemyError, OSError
+            ):  # nobody's then; the answer is the same
                 await who(request)
         message = str(error.detail)
         if error.status_code == 404:

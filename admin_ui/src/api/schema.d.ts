@@ -3813,7 +3813,7 @@ export interface components {
         };
         /**
          * AccountBudgetBody
-         * @description What the whole account may cost in a month (UTC). At each of `thresholds`, percent of
+         * @description Monthly (UTC) budget of the whole account. At each of `thresholds`, percent of
          *     `amount`, an event `budget.alert` tells it. `hard`: beyond `amount`, requests are refused.
          *     `currency` defaults to that of the prices in force.
          */

@@ -72,8 +72,7 @@ def make_backup(
 
 
 async def _look(urls: DatabaseUrls, objects: ObjectStore) -> list[Fault]:
-    """What has not its digest, or is not there. A copy alone would not notice: it is of what it
-    finds."""
+    """Find objects that are missing or have another digest. Copying alone does not notice them."""
     db = Database(urls).patient()
     try:
         return (await StoreReader(db, objects).read_all()).faults

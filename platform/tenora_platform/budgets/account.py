@@ -1,4 +1,4 @@
-"""What a tenant says its whole account may cost in a month: shown, set and taken back, each change
+"""The monthly budget of a tenant's whole account: shown, set and removed, each change
 audited. Telling of it is `alerts`'; refusing is the other budgets'."""
 
 from __future__ import annotations
