@@ -197,7 +197,7 @@ def test_a_manifest_that_was_changed(backup: Path, empty: Settings) -> None:
 
 
 def test_another_secret(backup: Path, empty: Settings, machine: Settings) -> None:
-    text = refused(empty, "restore", str(backup), secret="another")
+    text = refused(empty, "restore", str(backup), secret="another" * 5)
     assert "TENORA_SECRET is another server secret" in text
     machine.data_dir.mkdir()
     (machine.data_dir / "secret").write_text("of this machine\n")

@@ -26,7 +26,7 @@ from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
 BLUE = Installation("blue")
-BLUE_SECRET = "another-secret"
+BLUE_SECRET = "another-secret-of-another-installation"
 
 
 def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, func, literal, or_, select
+from sqlalchemy import ColumnElement, SQLColumnExpression, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.invoices.tables import InvoiceRow
 from tenora_platform.operators.tables import AdminKeyRow
-from tenora_platform.people.tables import PersonRow
+from tenora_platform.people.tables import PersonRow, shown_name
 from tenora_platform.registry.tables import AdapterRow
 from tenora_platform.tenants.tables import ApiKeyRow, TenantRow
 from tenora_platform.webhooks.tables import WebhookEndpointRow
@@ -23,7 +23,7 @@ _Named = tuple[SQLColumnExpression[str], SQLColumnExpression[str | None]]
 
 _OF: Mapping[str, _Named] = {
     "tenant": (TenantRow.id, TenantRow.name),
-    "person": (PersonRow.id, func.coalesce(PersonRow.email, PersonRow.name)),
+    "person": (PersonRow.id, shown_name()),
     "key": (ApiKeyRow.id, ApiKeyRow.name),
     "adminkey": (AdminKeyRow.id, AdminKeyRow.name),
     "adapter": (AdapterRow.id, AdapterRow.name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -73,10 +74,21 @@ _PROBE_BYTES = 64 * 1024
 def check_data_dir(settings: Settings) -> None:
     """The data directory is there, or made now, and can be written to. Raises CliError."""
     _check_folder(settings.data_dir)
+    if said := open_to_others(settings.data_dir):
+        print(f"tenora: {said}", file=sys.stderr)
     for name in _WRITTEN:
         folder = settings.data_dir / name
         if folder.exists():
             _check_folder(folder)
+
+
+def open_to_others(folder: Path) -> str | None:
+    """What to do about a data directory that other users can read or write."""
+    mode = folder.stat().st_mode & 0o077
+    if not mode:
+        return None
+    what = "write to" if mode & 0o022 else "read"
+    return f"other users can {what} {folder}; close it with: chmod 700 {folder}"
 
 
 def check_folders(settings: Settings) -> None:
@@ -89,7 +101,7 @@ def check_folders(settings: Settings) -> None:
 
 def _check_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(bytes(_PROBE_BYTES))
             os.fsync(probe.fileno())

@@ -57,6 +57,7 @@ def report(settings: Settings) -> bool:
         check_compiler,
         check_model,
         check_memory,
+        check_data_dir,
         check_parts,
         check_intake,
         check_port,
@@ -181,6 +182,18 @@ def check_memory(settings: Settings) -> Finding:
 
 def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.2f} GiB"
+
+
+def check_data_dir(settings: Settings) -> Finding:
+    """Whether others on this machine can read it."""
+    from tenora_platform.cli.checks import open_to_others
+
+    folder = settings.data_dir
+    if not folder.exists():
+        return Finding("data", "ok", f"{folder} is made at the first start")
+    if said := open_to_others(folder):
+        return Finding("data", "note", said)
+    return Finding("data", "ok", f"{folder} is closed to other users")
 
 
 def check_parts(settings: Settings) -> Finding:

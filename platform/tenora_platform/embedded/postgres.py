@@ -17,10 +17,10 @@ from sqlalchemy.engine import URL
 from tenora_platform.embedded.process import (
     EmbeddedServerError,
     as_user,
-    command_of,
     free_port,
     how_ended,
     is_alive,
+    is_server,
     last_words,
     run,
     server_user,
@@ -240,7 +240,7 @@ class EmbeddedPostgres:
             return
         words = pid_file.read_text().split()
         pid = abs(int(words[0])) if words and words[0].lstrip("-").isdigit() else 0
-        if pid > 1 and is_alive(pid) and str(self.data) in command_of(pid):
+        if pid > 1 and is_alive(pid) and is_server(pid, "postgres", self.data):
             stop_process(pid, signal.SIGINT)
         elif pid > 1 and is_alive(pid):
             pid_file.unlink()

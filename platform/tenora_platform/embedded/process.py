@@ -153,6 +153,13 @@ def how_ended(process: subprocess.Popen[bytes] | None) -> str | None:
     return f"exit status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
 
 
+def is_server(pid: int, program: str, folder: Path) -> bool:
+    """Whether this process is that program, run on that folder: its number may have been given to
+    another since the pid file was written."""
+    command = command_of(pid)
+    return f"/{program} " in command and str(folder) in command
+
+
 def command_of(pid: int) -> str:
     """The command line of a process, '' if there is none or it may not be seen."""
     try:
@@ -171,9 +178,11 @@ def last_words(log: Path, size: int = 1500) -> str:
 
 
 def _signal(pid: int, number: int) -> bool:
+    """Whether there is such a process that may be ours: the number of one that has ended may belong
+    to another user's by now."""
     try:
         os.kill(pid, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     return True
 

@@ -145,7 +145,7 @@ class Sessions:
             return SignedIn(
                 id=row.id,
                 person_id=row.person_id,
-                who=None if person is None else person.email or person.name or person.id,
+                who=None if person is None else person.shown_name,
                 members=await _members(session, row.person_id),
                 api_key_id=row.api_key_id,
                 api_key_tenant=key_tenant,
