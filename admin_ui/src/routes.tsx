@@ -90,7 +90,7 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     }),
     page("/adapters/:name", "Adapter", ["adapters"], adapterPage),
     page("/adapters/:name/report", "Report", ["adapters"], adapterPage),
-    page("/adapters/:name/rollout", "Roll-out", ["adapters"], adapterPage),
+    page("/adapters/:name/rollout", "Rollout", ["adapters"], adapterPage),
     page("/evaluations", "Evaluations", ["adapters"], () => import("./tenant/evaluations/Page"), {
       group: SERVE,
       Icon: IconTestPipe,
@@ -123,6 +123,18 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       Icon: IconFileInvoice,
     }),
     page("/invoices/:invoice", "Invoice", ["usage"], () => import("./tenant/invoices/InvoicePage")),
+    page("/budget", "Budget", ["usage"], () => import("./tenant/budget/Page"), {
+      group: SPEND,
+      Icon: IconCoin,
+    }),
+    page("/credit", "Credit and ledger", ["usage"], () => import("./tenant/credit/Page"), {
+      group: SPEND,
+      Icon: IconChecklist,
+    }),
+    page("/prices", "Prices", ["usage"], () => import("./tenant/prices/Page"), {
+      group: SPEND,
+      Icon: IconReceipt2,
+    }),
     page("/keys", "Keys", ["keys"], () => import("./tenant/keys/Page"), {
       group: SETTLE,
       Icon: IconKey,
@@ -134,6 +146,10 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     page("/people", "People", ["people"], () => import("./tenant/people/Page"), {
       group: SETTLE,
       Icon: IconUsersGroup,
+    }),
+    page("/settings", "Settings", ANY_SCOPE, () => import("./tenant/settings/Page"), {
+      group: SETTLE,
+      Icon: IconListDetails,
     }),
     page("/webhooks", "Webhooks", ["keys"], () => import("./tenant/webhooks/Page"), {
       group: SETTLE,
@@ -204,7 +220,7 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     }),
     page(
       "/operator/prices/new",
-      "New price list",
+      "Create price list",
       ["owner", "billing"],
       () => import("./operator/newprice/Page"),
     ),

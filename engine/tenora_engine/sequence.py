@@ -80,7 +80,6 @@ class Service:
     slot_step: int = 0  # since which it could have run but for an adapter slot
     page_waits: int = 0  # steps in which it was the first to find no pages
     short_walk: int = 0  # of the intake, in which it first found no pages
-    claim_walk: int = 0  # before which it does not look for others' pages again
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +92,7 @@ class Waited:
     parts: list[WaitPart] | None = None  # of both, once it has ended
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
     """`token_ids` is prompt plus output; until it first runs, the list is its request's (see
     `own_tokens`). KV of the first `num_computed` of them lies in the pages of `block_table`. After

@@ -36,9 +36,17 @@ def _ids_below(vocab: int) -> Any:
 def check_token_ids(token_ids: Collection[object], vocab: int, param: str) -> None:
     """Raises InvalidRequestError that names the parameter."""
     if not are_token_ids(token_ids, vocab):
-        raise InvalidRequestError(
-            f"{param} contains a token id outside the model's vocabulary (0 to {vocab - 1})", param
-        )
+        raise InvalidRequestError(not_in_vocabulary(token_ids, vocab, param), param)
+
+
+def not_in_vocabulary(token_ids: Collection[object], vocab: int, param: str) -> str:
+    """What to tell a client whose ids are not all of the vocabulary. It names the first other one,
+    unless that is no number, or one that cannot be written out."""
+    known = range(vocab)
+    wrong = next((each for each in token_ids if type(each) is not int or each not in known), None)
+    is_shown = type(wrong) is int and abs(wrong) < 2**63
+    name = f"the token id {wrong}" if is_shown else "a token id"
+    return f"{param} contains {name}, out of vocabulary: the model's {vocab} are 0 to {vocab - 1}"
 
 
 def known_tokens(token_ids: Iterable[int], vocab: int) -> list[int]:

@@ -20,6 +20,7 @@ from tenora_platform.audit import routes as audit_routes
 from tenora_platform.background import Work, all_work, doing
 from tenora_platform.billing import routes as billing_routes
 from tenora_platform.bodies import BodyGate
+from tenora_platform.budgets import account_routes
 from tenora_platform.budgets import routes as budgets_routes
 from tenora_platform.compression import Compression
 from tenora_platform.description import DescribedApi
@@ -201,12 +202,14 @@ def _routes() -> tuple[BaseRoute, ...]:
         billing_routes.router,
         budgets_routes.router,
         budgets_routes.of_all,
+        account_routes.router,
         ledger_routes.router,
         events_routes.router,
         live_routes.router,
         history_routes.router,
         signing_key_routes.router,
         contents_routes.router,
+        contents_routes.admin,
         receipts_routes.router,
         rejections_routes.router,
         invoices_routes.router,

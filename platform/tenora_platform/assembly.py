@@ -38,6 +38,7 @@ from tenora_platform.people.sessions import Sessions
 from tenora_platform.processes.presence import Presence, Process, Role, this_process
 from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
+from tenora_platform.receipts.stored_responses import ResponseStore
 from tenora_platform.reconciliation.told import Proof
 from tenora_platform.redis_client import open_redis
 from tenora_platform.registry.pace import Pace
@@ -131,6 +132,13 @@ def build_state(
         ledger=Ledger(secret),
         signing_keys=SigningKeys(db, secret),
         contents=ContentsKeeper(db, secret, metrics),
+        responses=ResponseStore(
+            db,
+            secret,
+            metrics,
+            most=settings.max_stored_responses,
+            most_bytes=settings.max_stored_responses_size,
+        ),
         metrics=metrics,
         unbilled=unbilled,
         proof=proof,

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.budgets.tables import AccountBudgetRow
 from tenora_platform.contexts import SCOPES, Caps, TenantContext, plan_terms
 from tenora_platform.db import Database, enter_tenant
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
@@ -182,11 +183,12 @@ class Authenticator:
         """What a context says of the session's tenant, whoever asks. Raises ForbiddenError for a
         suspended one."""
         found = await session.execute(
-            select(TenantRow, PlanRow, TenantSettingsRow)
+            select(TenantRow, PlanRow, TenantSettingsRow, AccountBudgetRow)
             .join(PlanRow, PlanRow.name == TenantRow.plan)
             .outerjoin(TenantSettingsRow, TenantSettingsRow.tenant_id == TenantRow.id)
+            .outerjoin(AccountBudgetRow, AccountBudgetRow.tenant_id == TenantRow.id)
         )
-        tenant, plan, chosen = found.one()
+        tenant, plan, chosen, budget = found.one()
         if tenant.status != "active":
             error = ForbiddenError(
                 "This tenant is suspended. Ask the operator of this server.",
@@ -199,7 +201,12 @@ class Authenticator:
             "name": tenant.name,
             "plan": plan_terms(plan),
             "prepaid": tenant.prepaid,
+            "account_cap": budget.amount if budget is not None and budget.hard else None,
+            "account_currency": None if budget is None else budget.currency,
             "keeps_contents": chosen is not None and chosen.keep_contents_days is not None,
+            "stores_responses": plan.stored_responses
+            and chosen is not None
+            and chosen.stored_response_days is not None,
             "keeps_answers": chosen is not None and chosen.draft_from_answers,
             "namespace": tenant_namespace(self._secret, tenant.id, tenant.trust_group),
         }

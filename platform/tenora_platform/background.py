@@ -116,6 +116,7 @@ def worker_work(state: AppState) -> Work:
         "totals": TotalsKeeper(state.engine, state.db).run,
         "waits": WaitSampler(state.engine, state.db, state.settings.history_minutes_days).run,
         "copies_read": CopyReader(state.redis, state.db, sink, state.metrics).run,
+        "budget_alerts": state.budgets.alerts.run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
         "invoices": InvoiceWorker(state).run,
         "webhooks": WebhookWorker.of(state).run,

@@ -43,6 +43,7 @@ class PlanTerms(Caps, frozen=True, kw_only=True):
     memory_share: float | None
     adapters: int | None
     adapter_bytes: int | None
+    stored_responses: bool = False  # its tenants may have them
 
 
 class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,10 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     key_caps: Caps = Caps()  # of this key alone, within the plan's
     key_models: tuple[str, ...] | None = None  # None: all of the tenant's
     prepaid: bool = False  # spends its credit only
+    account_cap: Decimal | None = None  # a month's, beyond which it has itself refused
+    account_currency: str | None = None
     keeps_contents: bool = False  # prompts and answers, as it has chosen itself
+    stores_responses: bool = False  # its plan allows it and it has chosen so itself
     keeps_answers: bool = False  # they draft its own later ones, as it has chosen itself
     namespace: str  # of cached KV: HMAC of the tenant, or of its trust group
 
@@ -97,5 +101,6 @@ def plan_terms(plan: PlanRow) -> PlanTerms:
         memory_share=plan.memory_share,
         adapters=plan.adapters,
         adapter_bytes=plan.adapter_bytes,
+        stored_responses=plan.stored_responses,
         **plan.limits,
     )

@@ -101,6 +101,10 @@ class Settings(BaseSettings):
     """The server secret, the same for all processes; kept in the data directory if not set."""
     max_body: Size = 8 * 1024**2
     """Maximum JSON body of an inference request; other requests can have 1 MiB."""
+    max_stored_responses: int = Field(default=10_000, ge=0)
+    """Maximum stored responses of one tenant; see `stored_responses` of plans."""
+    max_stored_responses_size: Size = 1024**3
+    """Maximum size of the stored responses of one tenant."""
     max_upload: Size = 1024**3
     """Maximum multipart upload."""
     upload_share: float = Field(default=0.2, gt=0, le=1)

@@ -32,6 +32,7 @@ from tenora_platform.people.oidc import Provider
 from tenora_platform.processes.presence import Presence
 from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
+from tenora_platform.receipts.stored_responses import ResponseStore
 from tenora_platform.reconciliation.told import Proof
 from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.ranks import AdapterRanks
@@ -84,6 +85,7 @@ class AppState:
     ledger: Ledger
     signing_keys: SigningKeys
     contents: ContentsKeeper
+    responses: ResponseStore
     metrics: Metrics
     unbilled: Unbilled
     proof: Proof

@@ -54,6 +54,7 @@ async def test_models_say_how_long_a_context_is_and_whose_they_are(
             await asyncio.sleep(0.02)
     base, adapter = listed
     assert (base["owned_by"], base["parent"]) == ("tenora", None)
+    assert all(each["root"] == each["id"] for each in (base, adapter))
     assert (adapter["owned_by"], adapter["parent"]) == (tenant.id, BASE)
     for card in listed:
         assert card["max_model_len"] == card["context_length"] == api.engine.model.context_tokens

@@ -23,6 +23,7 @@ from tenora_platform.usage.sink import UsageSink
 SECRET_TEXT = "the recipe is cinnamon"
 ANSWER = "I shall tell nobody"
 CHAT = {"model": "fake-base", "messages": [{"role": "user", "content": SECRET_TEXT}]}
+NOT_STORED = {"stored_response_days": None, "stored_responses_allowed": False}
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ async def keeping(api: Api, days: int | None = 7) -> TestTenant:
     answer = await api.call(tenant.key, "PATCH", "/v1/settings", json={"keep_contents_days": days})
     assert answer.status_code == 200, answer.text
     chosen = {"keep_contents_days": days, "draft_from_answers": False}
-    assert answer.json() == {"object": "settings", **chosen}
+    assert answer.json() == {"object": "settings", **chosen, **NOT_STORED}
     return tenant
 
 
@@ -66,7 +67,7 @@ async def test_answers_draft_later_ones_where_the_tenant_wants_it(api: Api) -> N
         change = {"draft_from_answers": wanted}
         answer = await api.call(tenant.key, "PATCH", "/v1/settings", json=change)
         chosen = {"keep_contents_days": 7, "draft_from_answers": wanted}
-        assert answer.json() == {"object": "settings", **chosen}
+        assert answer.json() == {"object": "settings", **chosen, **NOT_STORED}
         await ask(api, tenant)
         assert api.engine.requests[-1].tenant.keeps_answers is wanted
 

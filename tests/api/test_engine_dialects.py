@@ -262,15 +262,18 @@ async def test_logprobs_of_tokens_by_name(api: Api, client: openai.AsyncOpenAI) 
     named = [5, 9]
     answer = await chat(client, logprobs=True, logprob_token_ids=named)
     assert api.engine.requests[-1].sampling.logprob_token_ids == (5, 9)
-    for token in answer.choices[0].logprobs.content:
-        assert [each.logprob for each in token.top_logprobs] == [-2.0, -2.0]
+    for token in answer.choices[0].logprobs.content:  # the token itself is told with them
+        assert token.top_logprobs[0].token == token.token
+        assert [each.logprob for each in token.top_logprobs[1:]] == [-2.0, -2.0]
+    likeliest = await chat(client, logprobs=True, top_logprobs=5, logprob_token_ids=named)
+    assert likeliest.choices[0].logprobs == answer.choices[0].logprobs
+    assert api.engine.requests[-1].sampling.logprobs == 0
     answer = await complete(
         client, logprobs=0, logprob_token_ids=named, return_tokens_as_token_ids=True
     )
     assert answer.choices[0].logprobs.top_logprobs[0]["token_id:5"] == -2.0
     for body in (
         {},
-        {"logprobs": True, "top_logprobs": 2},
         {"logprobs": True, "logprob_token_ids": [10**6]},
         {"logprobs": True, "logprob_token_ids": []},
         {"logprobs": True, "logprob_token_ids": list(range(129))},
@@ -278,6 +281,36 @@ async def test_logprobs_of_tokens_by_name(api: Api, client: openai.AsyncOpenAI) 
         assert await refused(chat(client, **{"logprob_token_ids": named, **body})) == (
             "logprob_token_ids"
         )
+
+
+async def test_wrong_tokens_are_named(api: Api, client: openai.AsyncOpenAI) -> None:
+    vocab = api.engine.model.vocab
+    for asking in (chat, complete):
+        bad = dict.fromkeys(["bad1", "7", "bad2", *(f"bad{n}" for n in range(3, 15))], 1)
+        with pytest.raises(openai.BadRequestError, match=r"not 'bad1', 'bad2', .* and 4 more"):
+            await asking(client, logit_bias=bad)
+        for wrong in (
+            {"logit_bias": {str(vocab + 1): 1}},
+            {"stop_token_ids": [3, vocab + 1]},
+            {"allowed_token_ids": [vocab + 1]},
+        ):
+            named = f"{vocab + 1}, out of vocabulary: .* {vocab} "
+            with pytest.raises(openai.BadRequestError, match=named):
+                await asking(client, **wrong)
+
+
+async def test_the_last_token_says_that_there_was_room_for_no_more(
+    client: openai.AsyncOpenAI,
+) -> None:
+    """So that a stream has no more chunks with an end or a text than tokens, as vLLM's."""
+    chats = [each async for each in await chat(client, stream=True, max_tokens=5)]
+    texts = [each async for each in await complete(client, stream=True, max_tokens=5)]
+    *before, last = [choice for each in chats for choice in each.choices]
+    assert (last.delta.content, last.finish_reason) == ("o", "length")
+    assert [choice.delta.content for choice in before] == ["", "H", "e", "l", "l"]
+    *begun, end = [choice for each in texts for choice in each.choices]
+    assert (end.text, end.finish_reason) == ("o", "length")
+    assert [choice.text for choice in begun] == ["H", "e", "l", "l"]
 
 
 async def test_a_salt_reaches_the_prefix_cache(api: Api, client: openai.AsyncOpenAI) -> None:
@@ -386,7 +419,8 @@ async def test_the_prompts_own_logprobs(api: Api, client: openai.AsyncOpenAI) ->
     assert both.choices[0].logprobs.top_logprobs[1] == {"b": -1.0}
     assert both.choices[0].model_extra["prompt_logprobs"] == [None, place("b", 1)]
     plain = await chat(client, prompt_logprobs=False)
-    assert "prompt_logprobs" not in plain.model_extra
+    assert plain.model_extra["prompt_logprobs"] is None  # vLLM's clients read it unasked
+    assert (await complete(client)).choices[0].model_extra["prompt_logprobs"] is None
     for asking in (chat, complete):
         for wrong in ({"prompt_logprobs": 21}, {"prompt_logprobs": -1}):
             assert await refused(asking(client, **wrong)) == "prompt_logprobs"

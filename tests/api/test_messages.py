@@ -176,6 +176,7 @@ async def test_events(base_url: str, api: Api, tenant: TestTenant) -> None:
     ]
     assert events[0]["message"]["content"] == []
     assert events[0]["message"]["usage"]["input_tokens"] > 0
+    assert events[0]["message"]["usage"]["output_tokens"] == 0  # it says nothing yet
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert "".join(each.get("text", "") for each in deltas) == "Well."
     assert json.loads("".join(each.get("partial_json", "") for each in deltas)) == {"city": "Köln"}

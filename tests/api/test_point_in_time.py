@@ -96,7 +96,7 @@ async def test_a_database_of_a_moment_and_a_newer_store(
             assert await api.state.store.agrees()
             run = await reconcile(api)
             assert run["agrees"], run["named"]
-            assert run["looked"]["events"] == 41 + 5
+            assert run["looked"]["events"] == 42 + 5
             verified = (await api.admin("GET", "/admin/v1/audit_logs/verification")).json()
             assert verified["valid"], verified
     finally:

@@ -25,6 +25,7 @@ WEATHER: dict[str, Any] = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     "strict": False,
 }
+LOGPROBS: Any = ["message.output_text.logprobs"]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 
 
@@ -240,11 +241,13 @@ async def test_failures(api: Api, client: openai.AsyncOpenAI) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"store": True}, "store"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"reasoning": "high"}, "reasoning"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"include": ["message.input_image.image_url"]}, "include"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 21, "include": LOGPROBS}, "top_logprobs"),
+        ({"extra_body": {"repetition_penalty": 0}}, "repetition_penalty"),
         ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
         ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]}, "input[0].input"),
         ({"input": [{"type": "local_shell_call", "call_id": "c"}]}, "input[0].action"),
@@ -270,6 +273,60 @@ async def test_refusals(client: openai.AsyncOpenAI, body: dict[str, Any], param:
     with pytest.raises(openai.BadRequestError) as caught:
         await ask(client, **body)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("make", [ask, streamed])
+async def test_the_texts_logprobs(api: Api, client: openai.AsyncOpenAI, make: Any) -> None:
+    answer = await make(client, include=LOGPROBS, top_logprobs=2)
+    assert api.engine.requests[-1].sampling.logprobs == 2
+    [said] = answer.output[0].content
+    assert bytes(value for each in said.logprobs for value in each.bytes).decode() == said.text
+    assert all(each.top_logprobs and each.logprob <= 0 for each in said.logprobs)
+    assert not (await make(client)).output[0].content[0].logprobs
+
+
+async def test_a_streams_logprobs_come_with_their_text(client: openai.AsyncOpenAI) -> None:
+    stream = await ask(client, include=LOGPROBS, stream=True)
+    events = [each async for each in stream]
+    deltas = [each for each in events if each.type == "response.output_text.delta"]
+    for each in deltas:
+        assert "".join(token.token for token in each.logprobs) == each.delta
+    [done] = [each for each in events if each.type == "response.output_text.done"]
+    told = [token.model_dump() for each in deltas for token in each.logprobs]
+    assert [token.model_dump() for token in done.logprobs] == told
+
+
+async def test_calls_have_no_logprobs(api: Api, client: openai.AsyncOpenAI) -> None:
+    api.engine.answer = lambda request, index: f"Hm.{CALL}"
+    answer = await ask(client, tools=[WEATHER], include=LOGPROBS, max_output_tokens=500)
+    message, call = answer.output
+    assert message.content[0].logprobs
+    assert call.name == "get_weather"
+
+
+async def test_how_tokens_are_chosen(api: Api, client: openai.AsyncOpenAI) -> None:
+    said = {"top_k": 40, "min_p": 0.1, "repetition_penalty": 1.2, "seed": 2**40}
+    said |= {"presence_penalty": 0.5, "frequency_penalty": -0.5}
+    await ask(client, extra_body=said)
+    sampling = api.engine.requests[-1].sampling
+    assert {name: getattr(sampling, name) for name in said} == said
+    answer = await ask(client, extra_body={"stop": " from", "cache_salt": "s"})
+    assert answer.output_text == "Hello"
+    assert api.engine.requests[-1].cache_salt == "s"
+
+
+async def test_template_arguments_reach_the_template(
+    api: Api, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, given = api.engine.text.encode_chat, []
+
+    def encoded(*args: Any, **named: Any) -> list[int]:
+        given.append(named["template_arguments"])
+        return encode(*args, **named)
+
+    monkeypatch.setattr(api.engine.text, "encode_chat", encoded)
+    await ask(client, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    assert given == [{"enable_thinking": False}]
 
 
 async def test_what_asks_for_nothing_is_accepted(client: openai.AsyncOpenAI) -> None:

@@ -69,6 +69,8 @@ TABLE = {
     "post /admin/v1/tenants/{tenant_id}/credits": "owner billing",
     "get /admin/v1/tenants/{tenant_id}/ledger": ALL,
     "get /admin/v1/tenants/{tenant_id}/balances": ALL,
+    "get /admin/v1/tenants/{tenant_id}/budget": ALL,
+    "get /admin/v1/tenants/{tenant_id}/settings": ALL,
     "post /admin/v1/ledger/transactions/{transaction_id}/reverse": "owner billing",
     "get /admin/v1/tenants/{tenant_id}/events": ALL,
     "get /admin/v1/audit_logs": READ,

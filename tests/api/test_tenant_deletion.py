@@ -185,10 +185,14 @@ def database(api: Api) -> psycopg.Connection[tuple[Any, ...]]:
 
 async def fill(api: Api, tenant: TestTenant, seed: int) -> str:
     """Something of the tenant's in every table; the person who belongs to it alone."""
-    await api.call(tenant.key, "PATCH", "/v1/settings", json={"keep_contents_days": 7})
+    days = {"keep_contents_days": 7, "stored_response_days": 7}
+    assert (await api.call(tenant.key, "PATCH", "/v1/settings", json=days)).is_success
     await pushed(api, tenant, "mine", seed)
     for model in ("mine", "fake-base"):
         assert await asked(api, tenant, model) == 200
+    body = {"model": "fake-base", "input": SECRET}
+    answer = await api.call(tenant.key, "POST", "/v1/responses", json=body)
+    assert answer.json()["store"] is True, answer.text
     await api.state.contents.finish()
     await UsageSink(api.engine, api.state.db).store_what_waits()
     person = await signed_in(api, (tenant.id, "owner"), email="somebody@example.com")
@@ -252,7 +256,8 @@ def rows(link: psycopg.Connection[tuple[Any, ...]], table: str, tenant_id: str) 
 
 async def test_what_is_erased(own: Api) -> None:
     """Of this tenant everything, of another nothing, which has an adapter of the same content."""
-    tenant, other = [await own.new_tenant(name, plan="premium") for name in (NAME, "other")]
+    await own.put_plan("storing", {}, stored_responses=True)
+    tenant, other = [await own.new_tenant(name, plan="storing") for name in (NAME, "other")]
     person = await fill(own, tenant, 72)
     stays = await signed_in(own, (tenant.id, "member"), (other.id, "owner"))
     shared = await pushed(own, other, "same", seed=74)
@@ -341,6 +346,26 @@ async def test_who_was_never_charged_leaves_no_address(own: Api) -> None:
     await Eraser(own.state).run_once()
     with database(own) as link:
         assert link.execute("SELECT count(*) FROM billing_profiles").fetchall() == [(0,)]
+
+
+async def test_what_is_stored_meanwhile_is_erased_too(own: Api) -> None:
+    """A response whose transaction began before the erasure and ends within it."""
+    tenant = await own.new_tenant(NAME)
+    await deleted(own, tenant, grace_days=0)
+    with database(own) as link, database(own) as watching:
+        link.execute("INSERT INTO tenant_settings (tenant_id) VALUES (%s)", [tenant.id])
+        with link.transaction():
+            link.execute("SELECT FROM tenant_settings WHERE tenant_id = %s FOR SHARE", [tenant.id])
+            make_up(link, "stored_responses", tenant.id)
+            erasing = asyncio.create_task(Eraser(own.state).run_once())
+            async with asyncio.timeout(10):
+                while watching.execute(  # noqa: ASYNC110 - the database tells nobody
+                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                    " AND datname = current_database()"
+                ).fetchall() == [(0,)]:
+                    await asyncio.sleep(0.01)
+        assert await erasing == [tenant.id]
+        assert rows(link, "stored_responses", tenant.id) == 0
 
 
 async def test_two_workers_erase_once(own: Api) -> None:

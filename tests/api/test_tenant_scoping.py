@@ -71,6 +71,18 @@ async def request_id(api: Api, owner: TestTenant) -> str:
 
 
 @pytest.fixture(scope="module")
+async def response_id(api: Api, owner: TestTenant) -> str:
+    """Of a stored response."""
+    await api.put_plan("storing", {}, stored_responses=True)
+    path = f"/admin/v1/tenants/{owner.id}"
+    assert (await api.admin("PATCH", path, json={"plan": "storing"})).status_code == 200
+    await api.call(owner.key, "PATCH", "/v1/settings", json={"stored_response_days": 1})
+    answer = await api.call(owner.key, "POST", "/v1/responses", json={"model": NAME, "input": "x"})
+    assert answer.json()["store"] is True
+    return str(answer.json()["id"])
+
+
+@pytest.fixture(scope="module")
 async def money(api: Api, owner: TestTenant) -> dict[str, str]:
     """A final invoice with a line of usage, and a webhook's endpoint with a delivery."""
     url = {"url": "https://example.com/hooks"}
@@ -174,6 +186,7 @@ async def test_what_is_anothers_does_not_exist(
     stranger: TestTenant,
     upload_id: str,
     request_id: str,
+    response_id: str,
     money: dict[str, str],
     people: dict[str, str],
     person: Person,
@@ -190,6 +203,7 @@ async def test_what_is_anothers_does_not_exist(
         "upload_id": upload_id,
         "key_id": owner.key_id,
         "request_id": request_id,
+        "response_id": response_id,
         "model": NAME,
     }
     nobodys = theirs | {
@@ -198,6 +212,7 @@ async def test_what_is_anothers_does_not_exist(
         "upload_id": "upload_" + "0" * 26,
         "key_id": "key_" + "0" * 26,
         "request_id": "chatcmpl_" + "0" * 26,
+        "response_id": "resp_" + "0" * 26,
         "model": "never-was-there",
     }
     of_people = path.startswith(("/v1/people", "/v1/invitations"))
@@ -205,7 +220,7 @@ async def test_what_is_anothers_does_not_exist(
     refers = "{" in path or path in NAMING_A_MODEL
     if not refers:
         answer = await call(method, path)
-        hidden = (NAME, owner.id, owner.key_id, upload_id, request_id)
+        hidden = (NAME, owner.id, owner.key_id, upload_id, request_id, response_id)
         for secret in (*hidden, *money.values(), *people.values()):
             assert secret not in answer.text
         return
@@ -224,8 +239,14 @@ async def test_what_is_anothers_does_not_exist(
 
 
 async def test_what_was_tried_changed_nothing(
-    api: Api, owner: TestTenant, upload_id: str, request_id: str, money: dict[str, str]
+    api: Api,
+    owner: TestTenant,
+    upload_id: str,
+    request_id: str,
+    response_id: str,
+    money: dict[str, str],
 ) -> None:
+    assert (await api.call(owner.key, "GET", f"/v1/responses/{response_id}")).status_code == 200
     kept = await api.call(owner.key, "GET", f"/v1/requests/{request_id}/contents")
     assert kept.json()["request"]["messages"] == CHAT
     path = f"/v1/webhook_endpoints/{money['endpoint_id']}"

@@ -175,7 +175,8 @@ def test_labels_tell_tokens_apart(tmp_path: Path) -> None:
     [row] = made["top_logprobs"]
     assert row is not None
     assert len(row) == len(top) + 2
-    assert list(row)[-2:] == ["", "token_id:5001"]
+    first, *_, last = row
+    assert (first, last) == ("token_id:5001", ""), "the token itself is the first"
     assert made["tokens"] == ["token_id:5001"]
 
 

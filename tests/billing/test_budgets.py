@@ -133,11 +133,13 @@ async def test_a_soft_cap_tells_once_and_degrades(api: Api) -> None:
     left = Decimal("0.0001") - 2 * (4 * PROMPT + 10 * OUTPUT)
     told = third.headers["x-tenora-budget"]
     assert told.startswith('soft;budget=plan_month;remaining="')
-    assert Decimal(told.partition('remaining="')[2].rstrip('"')) == left
+    assert told.endswith(";currency=USD")
+    assert Decimal(told.partition('remaining="')[2].partition('"')[0]) == left
     events = await events_of(api, tenant, 1)
     assert events[0]["type"] == "budget.soft"
     assert events[0]["data"]["budget"] == "plan_month"
     assert Decimal(events[0]["data"]["cap"]) == Decimal("0.0001")
+    assert events[0]["data"]["currency"] == "USD"
     seen = await api.admin("GET", f"/admin/v1/tenants/{tenant.id}/events?type=budget.soft")
     assert [each["id"] for each in seen.json()["data"]] == [events[0]["id"]]
     while (await ask(api, tenant)).status_code == 200:
@@ -245,6 +247,7 @@ async def test_without_a_budget_nothing_is_asked(api: Api, monkeypatch: pytest.M
         monkeypatch.setattr(store, name, refused)
     monkeypatch.setattr(api.state.budgets._prices, "lists", refused)
     assert (await ask(api, tenant)).status_code == 200
+    monkeypatch.undo()
     assert (await limits(api, tenant))["budgets"] == []
 
 

@@ -120,10 +120,10 @@ def test_the_door_says_what_is_wrong_with_a_key(url: str, page: Page) -> None:
     expect(page.get_by_label("Key", exact=True)).to_be_visible()
     asked.clear()
     sign_in(page, key["key"][:8] + "é")
-    expect(page.get_by_role("alert")).to_contain_text("“é” at place 9")
+    expect(page.get_by_role("alert")).to_contain_text("“é” at position 9")
     assert "POST" not in asked, "it was not sent"
     sign_in(page, "tn_abcd1234_unknown")
-    expect(page.get_by_role("alert")).to_contain_text("not known here")
+    expect(page.get_by_role("alert")).to_contain_text("not valid")
     sign_in(page, key["key"])
     # A key of one scope comes in, to the page that was asked for.
     expect(page.get_by_role("heading", name="Limits", level=1)).to_be_visible()
@@ -154,11 +154,11 @@ def test_a_revoked_key_is_noticed_by_whatever_page_is_open(url: str, page: Page)
     second = call(url, ADMIN_KEY, "POST", path, json={"name": "second"})
     page.goto("/limits?from=here")
     sign_in(page, key["key"])
-    expect(page.get_by_role("table", name="The plan's limits")).to_be_visible()
+    expect(page.get_by_role("table", name="Plan limits")).to_be_visible()
     call(url, ADMIN_KEY, "DELETE", f"{path}/{key['id']}")
-    expect(page.get_by_role("status").first).to_contain_text("no longer signed in")
+    expect(page.get_by_role("status").first).to_contain_text("has expired")
     sign_in(page, second["key"])
-    expect(page.get_by_role("table", name="The plan's limits")).to_be_visible()
+    expect(page.get_by_role("table", name="Plan limits")).to_be_visible()
     assert page.url.endswith("/limits?from=here")
 
 
@@ -166,14 +166,14 @@ def test_a_key_is_made_searched_rotated_and_revoked(url: str, page: Page) -> Non
     tenant, key = new_tenant(url, "Acme")
     page.goto("/keys")
     sign_in(page, key["key"])
-    page.get_by_role("button", name="New key").click()
+    page.get_by_role("button", name="Create key").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Name of the key").fill("robot")
+    dialog.get_by_label("Key name").fill("robot")
     dialog.get_by_label("keys", exact=True).uncheck()
     dialog.get_by_role("button", name="Models, expiry and limits").click()
-    dialog.get_by_label("Requests a minute").fill("10")
-    dialog.get_by_label("Budget a month").fill("12.50")
-    dialog.get_by_label("Last day (UTC)").fill("2099-12-31")
+    dialog.get_by_label("Requests per minute").fill("10")
+    dialog.get_by_label("Monthly budget").fill("12.50")
+    dialog.get_by_label("Expires at the end of (UTC)").fill("2099-12-31")
     dialog.get_by_role("button", name="Create key").click()
     secret = dialog.get_by_label("Key", exact=True).input_value()
     page.keyboard.press("Escape")  # neither this nor a click beside it loses the key
@@ -191,7 +191,7 @@ def test_a_key_is_made_searched_rotated_and_revoked(url: str, page: Page) -> Non
     expect(rows.nth(1)).to_contain_text("10 requests/min")
     page.get_by_role("button", name="Actions for robot").click()
     page.get_by_role("menuitem", name="Rotate").click()
-    page.get_by_role("dialog").get_by_text("At once").click()
+    page.get_by_role("dialog").get_by_text("Immediately").click()
     page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
     rotated = page.get_by_role("dialog").get_by_label("Key", exact=True).input_value()
     page.get_by_role("dialog").get_by_role("button", name="Done").click()
@@ -204,7 +204,7 @@ def test_a_key_is_made_searched_rotated_and_revoked(url: str, page: Page) -> Non
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     expect(rows.nth(1)).to_contain_text("revoked")
     page.get_by_text("Active", exact=True).click()
-    expect(page.get_by_text("No such key")).to_be_visible()
+    expect(page.get_by_text("No keys match these filters")).to_be_visible()
     # By the operator's hand the list moves by itself.
     page.goto("/keys")
     path = f"/admin/v1/tenants/{tenant}/api_keys"
@@ -218,12 +218,12 @@ def test_events_reach_an_endpoint_that_was_made_here(
     _, key = new_tenant(url, "Acme")
     page.goto("/webhooks")
     sign_in(page, key["key"])
-    page.get_by_role("button", name="New endpoint").first.click()
+    page.get_by_role("button", name="Add endpoint").first.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("URL").fill(receiver.url)
-    dialog.get_by_label("Only these").check()
+    dialog.get_by_label("Selected events").check()
     dialog.get_by_label("key.created").check()
-    dialog.get_by_role("button", name="Create endpoint").click()
+    dialog.get_by_role("button", name="Add endpoint").click()
     secret = dialog.get_by_label("Signing secret").input_value()
     page.keyboard.press("Escape")
     expect(dialog.get_by_label("Signing secret")).to_be_visible()
@@ -246,7 +246,7 @@ def test_events_reach_an_endpoint_that_was_made_here(
     receiver.status = 204
     came = len(receiver.got)
     done = page.get_by_role("row").filter(has_text="delivered").first
-    done.get_by_role("button", name="Send again").click()
+    done.get_by_role("button", name="Retry").click()
     deadline = time.monotonic() + SLOW_MS / 1000
     again: list[str] = []
     while headers["webhook-id"] not in again and time.monotonic() < deadline:
@@ -272,13 +272,13 @@ def test_dead_letters_are_sent_again(url: str, page: Page, receiver: Receiver) -
     row = page.get_by_role("table", name="Deliveries").get_by_role("row").nth(1)
     expect(row).to_contain_text("status 503", timeout=SLOW_MS)
     page.get_by_role("button", name="Disable").click()  # its next attempt is its last
-    expect(row).to_contain_text("given up", timeout=SLOW_MS)
+    expect(row).to_contain_text("failed", timeout=SLOW_MS)
     page.get_by_role("button", name="Enable").click()
-    page.get_by_text("given up", exact=True).first.click()
+    page.get_by_text("failed", exact=True).first.click()
     receiver.status = 204
-    page.get_by_role("button", name="Send all dead letters again").click()
-    expect(page.get_by_role("status").filter(has_text="sent again")).to_have_text(
-        "1 is sent again."
+    page.get_by_role("button", name="Retry all failed deliveries").click()
+    expect(page.get_by_role("status").filter(has_text="queued for another attempt")).to_have_text(
+        "1 is queued for another attempt."
     )
     page.get_by_text("All", exact=True).click()
     expect(row).to_contain_text("delivered", timeout=SLOW_MS)
@@ -297,18 +297,18 @@ def test_the_audit_log_shows_what_changed_and_proves_itself(
     table = page.get_by_role("table", name="Audit log")
     expect(table.get_by_role("row")).to_have_count(4)
     table.get_by_role("button", name="tenant.update").click()
-    changes = page.get_by_role("table", name="What changed")
+    changes = page.get_by_role("table", name="Changed fields")
     expect(changes.get_by_role("row")).to_have_count(2)
     expect(changes.get_by_role("row").nth(1)).to_have_text("nameAuditedAudited Inc")
     page.keyboard.press("Escape")
-    page.get_by_label("What was done").select_option("Tenants' keys")
+    page.get_by_label("Action").select_option("Tenant API keys")
     expect(table.get_by_role("row")).to_have_count(2)
-    page.get_by_label("What was done").select_option("Every action")
-    page.get_by_role("searchbox", name="Search the log").fill("api_key.create")
+    page.get_by_label("Action").select_option("All actions")
+    page.get_by_role("searchbox", name="Search the audit log").fill("api_key.create")
     expect(table.get_by_role("row")).to_have_count(2)
 
-    page.get_by_role("button", name="Verify the chains").click()
-    expect(page.get_by_text("Every entry is as it was written")).to_be_visible()
+    page.get_by_role("button", name="Verify hash chains").click()
+    expect(page.get_by_text("No entry was modified")).to_be_visible()
     where = [tenant, 2]
     owner.execute("alter table audit_logs disable trigger append_only")
     try:
@@ -318,7 +318,7 @@ def test_the_audit_log_shows_what_changed_and_proves_itself(
         ).fetchone()
         assert before is not None
         owner.execute(forge, ["admin_key:nobody", *where])
-        page.get_by_role("button", name="Verify the chains").click()
+        page.get_by_role("button", name="Verify hash chains").click()
         alert = page.get_by_role("alert")
         expect(alert).to_contain_text(f"of chain {tenant} was changed after it was written")
         owner.execute(forge, [before[0], *where])
@@ -326,8 +326,8 @@ def test_the_audit_log_shows_what_changed_and_proves_itself(
         pytest.fail("the log could not be forged as a superuser can")
     finally:
         owner.execute("alter table audit_logs enable trigger append_only")
-    page.get_by_role("button", name="Verify the chains").click()
-    expect(page.get_by_text("Every entry is as it was written")).to_be_visible()
+    page.get_by_role("button", name="Verify hash chains").click()
+    expect(page.get_by_text("No entry was modified")).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("link", name="Export all").click()
     lines = Path(download.value.path()).read_text().splitlines()
@@ -365,20 +365,20 @@ def test_sessions_are_seen_and_ended(url: str, page: Page, chromium: Browser) ->
         page.reload()
         sessions = page.get_by_role("table", name="Sessions")
         expect(sessions.get_by_role("row")).to_have_count(3)
-        expect(sessions.get_by_role("row").filter(has_text="this one")).to_have_count(1)
+        expect(sessions.get_by_role("row").filter(has_text="this browser")).to_have_count(1)
         page.get_by_role("button", name="End the session of Firefox on Windows").click()
         expect(sessions.get_by_role("row")).to_have_count(2)
-        expect(other.get_by_role("status").first).to_contain_text("no longer signed in")
+        expect(other.get_by_role("status").first).to_contain_text("has expired")
 
 
 def test_the_operator_gives_access_by_role(url: str, page: Page, chromium: Browser) -> None:
     page.goto("/operator/access")
     sign_in(page, ADMIN_KEY)
-    page.get_by_role("button", name="New admin key").click()
+    page.get_by_role("button", name="Create admin key").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Name of the key").fill("Olga's laptop")
+    dialog.get_by_label("Key name").fill("Olga's laptop")
     dialog.get_by_label("Role").select_option("read_only")
-    dialog.get_by_role("button", name="Create key").click()
+    dialog.get_by_role("button", name="Create admin key").click()
     secret = dialog.get_by_label("Admin key").input_value()
     dialog.get_by_role("button", name="Done").click()
     row = page.get_by_role("table", name="Admin keys").get_by_role("row").filter(has_text="Olga's")
@@ -388,10 +388,10 @@ def test_the_operator_gives_access_by_role(url: str, page: Page, chromium: Brows
         reader.goto("/operator/access")
         sign_in(reader, secret)
         expect(reader.get_by_role("table", name="Admin keys")).to_be_visible()
-        expect(reader.get_by_role("button", name="New admin key")).to_have_count(0)
+        expect(reader.get_by_role("button", name="Create admin key")).to_have_count(0)
         reader.goto("/operator/webhooks")
         expect(reader.get_by_role("heading", name="Webhooks")).to_be_visible()
-        expect(reader.get_by_role("button", name="New endpoint")).to_have_count(0)
+        expect(reader.get_by_role("button", name="Add endpoint")).to_have_count(0)
         row.get_by_role("button", name="Revoke Olga's laptop").click()
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         expect(row).to_contain_text("revoked")

@@ -129,8 +129,8 @@ def test_an_upload_survives_a_reload(
     page.route("**/v1/uploads/*/parts", some)
     dialog = choose(page, folder)
     expect(dialog.get_by_label("Name")).to_have_value("large-one")
-    expect(dialog.get_by_text("It would be accepted")).to_be_visible(timeout=SLOW_MS)
-    expect(dialog.get_by_text("with its draft layer, 7.7 MiB")).to_be_visible()
+    expect(dialog.get_by_text("This adapter would be accepted")).to_be_visible(timeout=SLOW_MS)
+    expect(dialog.get_by_text("with draft layer, 7.7 MiB")).to_be_visible()
     expect(dialog.get_by_role("table", name="Rank by module").get_by_role("row")).to_have_count(8)
     dialog.get_by_role("button", name="Upload", exact=True).click()
     expect(dialog).to_be_hidden()
@@ -155,16 +155,16 @@ def test_an_upload_survives_a_reload(
     assert open_["parts_received"] == 7
     wrong = write_adapter(tmp_path / "another", base_model_dir, rank=8)
     tray.get_by_label("Choose the folder of large-one again").set_input_files(wrong)
-    expect(tray.get_by_text("This is not the adapter that was being sent")).to_be_visible()
+    expect(tray.get_by_text("This is a different adapter")).to_be_visible()
     tray.get_by_label("Choose the folder of large-one again").set_input_files(folder)
-    expect(tray.get_by_text("Active: requests may use it")).to_be_visible(timeout=SLOW_MS)
+    expect(tray.get_by_text("Active: requests can use it")).to_be_visible(timeout=SLOW_MS)
     assert len(again) == total - 7
     assert {url.split("/")[-2] for url in again} == {open_["id"]}
     version = portal.call(key, "GET", "/v1/adapters/large-one/versions/1")
     assert (version["state"], version["rank"]) == ("active", 16)
     assert version["draft_layer"]["bytes"] == DRAFT_LAYER.stat().st_size
 
-    tray.get_by_role("link", name="See its report").click()
+    tray.get_by_role("link", name="Show report").click()
     expect(page.get_by_role("heading", name="Report of large-one", level=1)).to_be_visible()
     tray.get_by_role("button", name="Dismiss large-one@1").click()
     expect(tray).to_be_hidden()
@@ -180,13 +180,13 @@ def test_an_upload_is_paused_and_cancelled(
     held: list[Route] = []
     page.route("**/v1/uploads/*/parts", lambda route: held.append(route))
     dialog = choose(page, folder)
-    expect(dialog.get_by_text("It would be accepted")).to_be_visible(timeout=SLOW_MS)
+    expect(dialog.get_by_text("This adapter would be accepted")).to_be_visible(timeout=SLOW_MS)
     dialog.get_by_role("button", name="Upload", exact=True).click()
     tray = page.get_by_role("complementary", name="Uploads")
-    tray.get_by_role("button", name="Pause the upload of halted").click()
+    tray.get_by_role("button", name="Pause upload of halted").click()
     expect(tray.get_by_text("Paused at")).to_be_visible()
     page.unroute("**/v1/uploads/*/parts")
-    tray.get_by_role("button", name="Cancel the upload of halted").click()
+    tray.get_by_role("button", name="Cancel upload of halted").click()
     expect(tray).to_be_hidden()
     expect(page.get_by_text("No adapters yet")).to_be_visible()
     assert portal.call(key, "GET", "/v1/uploads")["data"] == []
@@ -202,9 +202,9 @@ def test_what_would_be_rejected_is_not_sent(
     config = json.loads((bad / "adapter_config.json").read_text())
     (bad / "adapter_config.json").write_text(json.dumps({**config, "r": config["r"] + 1}))
     dialog = choose(page, bad)
-    expect(dialog.get_by_text("It would be rejected; nothing has been sent")).to_be_visible(
-        timeout=SLOW_MS
-    )
+    expect(
+        dialog.get_by_text("This adapter would be rejected. Nothing has been uploaded.")
+    ).to_be_visible(timeout=SLOW_MS)
     reasons = dialog.get_by_role("list", name="Reasons").get_by_role("listitem")
     expect(reasons).to_have_count(1)  # once, not for each tensor
     expect(reasons).to_contain_text("adapter_config.json asks for")
@@ -220,7 +220,7 @@ def test_what_would_be_rejected_is_not_sent(
     empty.mkdir()
     (empty / "readme.md").write_text("nothing")
     dialog.get_by_label("Adapter folder").set_input_files(empty)
-    expect(dialog.get_by_text("There is no adapter in it")).to_be_visible()
+    expect(dialog.get_by_text("This folder has no adapter")).to_be_visible()
     assert not [each for each in sent if "/v1/uploads" in each]
     assert portal.call(key, "GET", "/v1/adapters")["data"] == []
 
@@ -233,15 +233,15 @@ def test_of_several_checkpoints_one_is_chosen(
         shutil.copytree(EXAMPLES / "acme-json", run / step)
     (run / "trainer_state.json").write_text("{}")
     dialog = choose(page, run)
-    expect(dialog.get_by_text("There are 2 adapters in this folder")).to_be_visible()
+    expect(dialog.get_by_text("This folder has 2 adapters")).to_be_visible()
     expect(dialog.get_by_role("radio", name="checkpoint-200")).to_be_checked()
     dialog.get_by_role("radio", name="checkpoint-100").check()
     expect(dialog.get_by_label("Name")).to_have_value("my-run")
-    expect(dialog.get_by_text("It would be accepted")).to_be_visible(timeout=SLOW_MS)
+    expect(dialog.get_by_text("This adapter would be accepted")).to_be_visible(timeout=SLOW_MS)
     dialog.get_by_role("button", name="Upload", exact=True).click()
     tray = page.get_by_role("complementary", name="Uploads")
     expect(tray.get_by_text("my run/checkpoint-100")).to_be_visible()
-    expect(tray.get_by_text("Active: requests may use it")).to_be_visible(timeout=SLOW_MS)
+    expect(tray.get_by_text("Active: requests can use it")).to_be_visible(timeout=SLOW_MS)
 
 
 def test_a_rejected_version_is_a_footnote_of_what_serves(
@@ -265,11 +265,13 @@ def test_a_rejected_version_is_a_footnote_of_what_serves(
     expect(row).to_contain_text(said["month_costs"][0]["amount"].rstrip("0"))
     row.get_by_role("link", name="support").click()
 
-    serves = page.get_by_role("region", name="Serves now")
+    serves = page.get_by_role("region", name="Currently serving")
     expect(serves.get_by_role("link", name="Version 2")).to_be_visible()
-    expect(serves).to_contain_text("Version 3 was rejected and changes nothing of this")
+    expect(serves).to_contain_text(
+        "Version 3 was rejected. This does not affect the serving version"
+    )
     serves.get_by_role("link", name="Why version 3 was rejected").click()
-    expect(page.get_by_text("Rejected for one reason")).to_be_visible()
+    expect(page.get_by_text("Rejected: 1 problem found")).to_be_visible()
     reasons = page.get_by_role("list", name="Reasons for the rejection")
     expect(reasons).to_contain_text("contains NaN or infinity")
     expect(page.get_by_role("button", name="Copy model name")).to_have_count(0)
@@ -288,7 +290,7 @@ def test_a_report_shows_what_a_version_does(
     folder = write_adapter(tmp_path / "odd", base_model_dir, rank=4)
     version = push(portal, key, "odd", folder)
     page.goto("/adapters/odd/report")
-    answers = page.get_by_role("region", name="Answers compared with the base model")
+    answers = page.get_by_role("region", name="Responses compared with the base model")
     expect(answers.get_by_text(re.compile(r"at least [\d.e-]+ nats")).first).to_be_visible(
         timeout=3 * SLOW_MS
     )

@@ -19,13 +19,16 @@ from playwright.sync_api import Response as PageResponse
 
 from busy_platform import Busy
 from page_checks import (
+    SHIFT_MAX,
     WATCH_NUMBERS,
+    WATCH_SHIFTS,
     WIDTHS,
     amounts,
     counts,
     go_to,
     pages,
     settle,
+    shifted,
     sideways,
     violations,
 )
@@ -121,6 +124,29 @@ def test_pages_are_for_everybody(
     assert len(counted) > 5, counted
     assert all(title.endswith(" · Tenora") for title in titles.values()), titles
     assert len(set(titles.values())) == len(titles), titles
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_pages_stay_where_they_are_while_they_load(
+    side: str, chromium: Browser, portal: PortalUnderTest, busy: Busy
+) -> None:
+    context = chromium.new_context(
+        base_url=portal.url, viewport={"width": WIDTHS[2], "height": 900}
+    )
+    context.add_init_script(WATCH_SHIFTS)
+    page = context.new_page()
+    page.goto("/")
+    key = busy.key if side == "tenant" else portal.server.admin_key
+    page.get_by_label("Key", exact=True).fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("navigation").first.wait_for()
+    moved = {}
+    for path in (each.path for each in pages() if each.side == side):
+        page.goto(busy.address(path))
+        moved[path] = shifted(page)
+    context.close()
+    assert len(moved) > 10, moved
+    assert not {path: by for path, by in moved.items() if by > SHIFT_MAX}
 
 
 def test_a_second_currency_is_shown(

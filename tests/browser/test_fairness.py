@@ -75,7 +75,7 @@ def test_who_waited_because_of_whom(
     page: Page, portal: PortalUnderTest, tenants: dict[str, str]
 ) -> None:
     open_fairness(page, portal)
-    matrix = page.get_by_role("group", name="Who waited because of whom, in seconds")
+    matrix = page.get_by_role("group", name="Wait time by tenant and cause, in seconds")
     found = waited(portal)
     for (name, cause, other), what in {
         ("acme", "queue", "beta"): "acme behind beta's queue",
@@ -99,15 +99,15 @@ def test_shares_and_the_gap_are_the_apis(
 ) -> None:
     open_fairness(page, portal)
     (shares,) = portal.admin("GET", "/admin/v1/fairness")["classes"]
-    table = page.get_by_role("group", name="Service against weight, by class and tenant")
+    table = page.get_by_role("group", name="Share of service by class and tenant")
     for share in shares["tenants"]:
         cells = table.get_by_role("row").filter(has_text=share["tenant_name"]).inner_text()
         assert f"{min(share['service_share'] * 100, 99.9):.1f}%" in cells
         assert f"{share['weight_share'] * 100:.1f}%" in cells
     assert {s["tenant_name"]: s["weight"] for s in shares["tenants"]} == {"acme": 3, "beta": 1}
     assert all(0 <= gap["gap_tokens"] < gap["bound_tokens"] for gap in shares["gaps"])
-    page.get_by_role("button", name="Service gap of class default: show as a table").click()
-    numbers = page.get_by_role("figure", name="Service gap of class default")
+    page.get_by_role("button", name="Service gap in class default: show as table").click()
+    numbers = page.get_by_role("figure", name="Service gap in class default")
     for gap in shares["gaps"]:
         expect(numbers.get_by_text(f"{gap['bound_tokens'] / 1000:.1f}K").first).to_be_visible()
 
@@ -116,7 +116,7 @@ def test_a_cell_leads_to_the_requests(
     page: Page, portal: PortalUnderTest, tenants: dict[str, str]
 ) -> None:
     open_fairness(page, portal)
-    matrix = page.get_by_role("group", name="Who waited because of whom, in seconds")
+    matrix = page.get_by_role("group", name="Wait time by tenant and cause, in seconds")
     matrix.get_by_role("link", name="acme behind beta's queue").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Requests")

@@ -16,9 +16,9 @@ EXAMPLE = REPOSITORY / "examples" / "adapters" / "acme-support"
 @pytest.mark.parametrize(
     ("path", "menu", "entry"),
     [
-        ("/keys", "Actions for browser", "Change"),  # unmounted when it goes
+        ("/keys", "Actions for browser", "Edit"),  # unmounted when it goes
         ("/keys", "Actions for browser", "Revoke"),
-        ("/adapters/mine", "More about mine", "Delete the adapter"),  # closed, and stays mounted
+        ("/adapters/mine", "More actions for mine", "Delete adapter"),  # closed, and stays mounted
     ],
 )
 def test_a_dialog_of_a_menu_gives_the_focus_to_the_menus_button(

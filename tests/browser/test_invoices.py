@@ -123,24 +123,24 @@ def test_from_an_invoice_to_a_request(page: Page, listening: Listening, tenant: 
     total = page.get_by_test_id("invoice-total")
     expect(total).to_be_visible()
     assert money(total.inner_text()) == Decimal(invoice["total"])
-    shown = page.get_by_role("table", name="Lines").get_by_role("row").all()[1:-1]
+    shown = page.get_by_role("table", name="Invoice lines").get_by_role("row").all()[1:-1]
     for line, row in zip(invoice["lines"], shown, strict=True):
         exact, amount = row.get_by_role("cell").all_inner_texts()[2:]
         assert money(exact) == Decimal(line["exact_amount"])
         assert money(amount) == Decimal(line["amount"])
 
     (line,) = [each for each in invoice["lines"] if each["meter"] == "output"]
-    page.get_by_role("button", name=re.compile(f"What is behind line {line['no']}:")).click()
+    page.get_by_role("button", name=re.compile(f"Show usage behind line {line['no']}:")).click()
     panel = page.get_by_role("dialog")
     whole = (line["quantity"], Decimal(line["exact_amount"]))
-    for step, rows in (("day", DAYS), ("adapter", 2), ("key", 2)):
-        table = panel.get_by_role("table", name=f"The line by {step}")
+    for step, rows in (("day", DAYS), ("adapter", 2), ("API key", 2)):
+        table = panel.get_by_role("table", name=f"Line by {step}")
         expect(table.get_by_role("row")).to_have_count(rows + 1)
         found = numbers(table)
         assert (sum(each[0] for each in found), sum(each[1] for each in found)) == whole, step
         whole = found[0]
         table.get_by_role("button").first.click()
-    table = panel.get_by_role("table", name="The line by request")
+    table = panel.get_by_role("table", name="Line by request")
     expect(table.get_by_role("row")).to_have_count(EACH + 1)
     found = numbers(table)
     assert (sum(each[0] for each in found), sum(each[1] for each in found)) == whole
@@ -149,7 +149,7 @@ def test_from_an_invoice_to_a_request(page: Page, listening: Listening, tenant: 
     output = page.get_by_role("table", name="Charges").get_by_role("row", name="Output tokens")
     assert money(output.get_by_role("cell").nth(2).inner_text()) == found[0][1]
     page.go_back()  # the panel is where it was
-    expect(panel.get_by_role("table", name="The line by request")).to_be_visible()
+    expect(panel.get_by_role("table", name="Line by request")).to_be_visible()
 
 
 def test_its_files_are_the_servers(page: Page, tenant: TestTenant, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_killed_api_shows_its_age_and_comes_back(page: Page, portal: PortalUnd
     stopped = pid_of(portal, "api")
     os.kill(stopped, signal.SIGSTOP)  # it hears nothing and closes nothing, as a lost network
     try:
-        expect(live).to_contain_text("away", timeout=20_000)
+        expect(live).to_contain_text("disconnected", timeout=20_000)
         service = page.get_by_role("region", name="Service", exact=True)
         expect(service.get_by_text(re.compile(r"^\d+ s old$"))).to_be_visible(timeout=20_000)
         shown = service.get_by_text(re.compile(r"^\d+ s old$")).inner_text()

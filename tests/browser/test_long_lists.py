@@ -62,7 +62,7 @@ def test_long_lists_draw_what_is_in_sight(page: Page, key: str) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
     page.go_back()
-    page.get_by_label("Find adapters").fill("adapter-00234")
+    page.get_by_label("Search adapters").fill("adapter-00234")
     expect(page.get_by_role("status").filter(has_text="1 adapter")).to_be_visible()
     expect(page.get_by_role("link", name="adapter-00234")).to_be_visible()
 

@@ -70,7 +70,7 @@ def test_pin_and_evict_are_seen_in_the_map(page: Page, portal: PortalUnderTest, 
     assert here["tenant_id"] == acme
     shown: Locator = page.get_by_test_id("pages-adapter")
     expect(shown).to_have_text(str(here["pages"]))
-    read = pages_in_map(page, "adapter support@1, brought for Acme")
+    read = pages_in_map(page, "adapter support@1, loaded for Acme")
     assert len(read) == here["pages"] < 60
     expect(page.get_by_test_id("departures")).to_contain_text("adapter support@1")
 
@@ -84,7 +84,7 @@ def test_pin_and_evict_are_seen_in_the_map(page: Page, portal: PortalUnderTest, 
     expect(row).not_to_contain_text("pinned", timeout=SLOW_MS)
     act(page, "Evict")
     expect(shown).to_have_text("0", timeout=SLOW_MS)
-    expect(page.get_by_text("No adapter is on the device")).to_be_visible(timeout=SLOW_MS)
+    expect(page.get_by_text("No adapter is in device memory")).to_be_visible(timeout=SLOW_MS)
     assert on_device(portal) == []
     assert pages_in_map(page, "adapter") == []
     actions = portal.admin("GET", "/admin/v1/audit_logs")["data"]
@@ -102,21 +102,21 @@ def test_the_map_has_an_equal_table_and_an_hour_behind_it(
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("link", name="Memory")).to_be_visible()
     page.goto("/operator/memory?mode=next")
-    page.get_by_role("radiogroup", name="Form").get_by_text("Table").click()
-    table = page.get_by_role("table", name="Runs of pages")
+    page.get_by_role("radiogroup", name="View").get_by_text("Table").click()
+    table = page.get_by_role("table", name="Page ranges")
     expect(table.get_by_role("row").filter(has_text="Cached KV").first).to_contain_text("Acme")
     counts = portal.admin("GET", "/admin/v1/engine/pages")["counts"]
     cells = table.get_by_role("row").filter(has_text="Free").locator("td:nth-child(2)")
     free = [int(text.replace(",", "")) for text in cells.all_inner_texts()]
     assert sum(free) == counts["free"]
-    slider = page.get_by_role("slider", name="The moment that is shown")
+    slider = page.get_by_role("slider", name="Time shown")
     expect(slider).to_be_visible(timeout=SLOW_MS)
     slider.focus()
     page.keyboard.press("Home")
-    expect(page.get_by_text("as it was at")).to_be_visible()
+    expect(page.get_by_text("as of")).to_be_visible()
     expect(page.get_by_role("heading", name="Adapters by tier")).to_have_count(0)
-    page.get_by_role("button", name="Back to now").click()
-    expect(page.get_by_text("as it was at")).to_have_count(0)
+    page.get_by_role("button", name="Show current state").click()
+    expect(page.get_by_text("as of")).to_have_count(0)
 
 
 PAINTED = """(canvas) => {

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from api_harness import ADMIN_KEY
 from oidc_provider import CLIENT, certified_provider
+from page_checks import SHIFT_MAX, WATCH_SHIFTS, shifted
 from portal_under_test import REPOSITORY
 from shell import served_in_a_thread
 from tenora_bench.server import free_port
@@ -47,6 +48,7 @@ def url(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def owner(chromium: Browser, url: str) -> Iterator[Page]:
     with chromium.new_context(base_url=url) as context:
+        context.add_init_script(WATCH_SHIFTS)
         yield context.new_page()
 
 
@@ -91,7 +93,7 @@ def test_from_an_invitation_to_a_colleague(url: str, owner: Page, guest: Page) -
 
     owner.get_by_role("button", name="Invite").click()
     owner.get_by_label("Role", exact=True).select_option("viewer")
-    owner.get_by_role("button", name="Make the link").click()
+    owner.get_by_role("button", name="Create link").click()
     link = owner.get_by_label("Link", exact=True).input_value()
     owner.get_by_role("button", name="Done").click()
     expect(owner.get_by_role("table", name="Open invitations")).to_contain_text("viewer")
@@ -105,6 +107,7 @@ def test_from_an_invitation_to_a_colleague(url: str, owner: Page, guest: Page) -
     assert {"Overview", "Adapters", "Requests", "Usage and cost", "Invoices"} <= {*names}
 
     owner.reload()
+    assert shifted(owner) < SHIFT_MAX
     row = people.get_by_role("row").filter(has_text="gus@example.com")
     row.get_by_role("button", name="Remove").click()
     owner.get_by_role("dialog").get_by_role("button", name="Remove").click()

@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from page_checks import settle, violations
+from page_checks import SHIFT_MAX, WATCH_SHIFTS, settle, violations
 from portal_under_test import PortalUnderTest
 
 pytestmark = pytest.mark.browser
 
 SLOW_MS = 120_000
-SHIFTS = """(() => {
-  window.shifted = 0;
-  new PerformanceObserver((list) => {
-    for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifted += each.value;
-  }).observe({type: 'layout-shift', buffered: true});
-})()"""
-SHIFT_MAX = 0.1  # what web.dev calls good
 
 
 def sign_in(page: Page, key: str) -> None:
@@ -69,14 +62,14 @@ def test_dialogs_and_messages_are_for_everybody(
     page.get_by_label("Adapter files").set_input_files(
         {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"x"}
     )
-    expect(page.get_by_text("Nothing to send")).to_be_visible()
+    expect(page.get_by_text("No adapter found")).to_be_visible()
     assert not violations(page)
     page.keyboard.press("Escape")
     page.goto("/keys")
     page.get_by_role("button", name="Actions for browser").click()
-    page.get_by_role("menuitem", name="Change").click()
+    page.get_by_role("menuitem", name="Edit").click()
     expect(page.get_by_role("dialog").get_by_role("button", name="Close")).to_be_visible()
-    name = page.get_by_role("dialog").get_by_label("Name of the key")
+    name = page.get_by_role("dialog").get_by_label("Key name")
     name.fill("renamed")
     page.get_by_role("dialog").get_by_role("button", name="Save").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -93,7 +86,7 @@ def test_the_first_page_of_the_operator_stays_where_it_is(
     chromium: Browser, portal: PortalUnderTest
 ) -> None:
     context = chromium.new_context(base_url=portal.url, viewport={"width": 1320, "height": 900})
-    context.add_init_script(SHIFTS)
+    context.add_init_script(WATCH_SHIFTS)
     page = context.new_page()
     page.goto("/")
     sign_in(page, portal.server.admin_key)

@@ -39,7 +39,7 @@ def upload(page: Page, name: str, folder: Path) -> Locator:
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill(name)
     dialog.get_by_label("Adapter folder").set_input_files(folder)
-    expect(dialog.get_by_text("It would be accepted")).to_be_visible(timeout=SLOW_MS)
+    expect(dialog.get_by_text("This adapter would be accepted")).to_be_visible(timeout=SLOW_MS)
     dialog.get_by_role("button", name="Upload", exact=True).click()
     return page.get_by_role("complementary", name="Uploads")
 
@@ -56,7 +56,7 @@ def test_from_upload_to_answer_to_cost(page: Page, portal: PortalUnderTest) -> N
 
     for name, folder in {"support": "acme-support", "json": "acme-json"}.items():
         tray = upload(page, name, EXAMPLES / folder)
-        expect(tray.get_by_text("Active: requests may use it")).to_be_visible(timeout=SLOW_MS)
+        expect(tray.get_by_text("Active: requests can use it")).to_be_visible(timeout=SLOW_MS)
         tray.get_by_role("button", name=f"Dismiss {name}@1").click()
         expect(row(page, name)).to_contain_text("serving")
     ask_both(page, "How do I contact support?")
@@ -69,7 +69,7 @@ def ask_both(page: Page, question: str) -> None:
     page.get_by_label("Max tokens").fill("24")
     page.keyboard.press("Control+Enter")
     texts = []
-    for side, adapter in {"Answer 1": "json@1", "Answer 2": "support@1"}.items():
+    for side, adapter in {"Response 1": "json@1", "Response 2": "support@1"}.items():
         pane = page.get_by_role("region", name=side, exact=True)
         expect(pane.get_by_test_id("residency")).to_be_visible(timeout=SLOW_MS)
         expect(pane.get_by_text(re.compile(r"^\d+ tokens$"))).to_be_visible(timeout=SLOW_MS)
@@ -77,7 +77,7 @@ def ask_both(page: Page, question: str) -> None:
         texts.append(pane.get_by_test_id("answer").inner_text())
     assert all(texts), texts
     assert texts[0] != texts[1], "two different adapters gave the same answer"
-    expect(page.get_by_role("button", name="Ask 2")).to_be_enabled()
+    expect(page.get_by_role("button", name="Send to 2 models")).to_be_enabled()
 
 
 def total(portal: PortalUnderTest, key: str) -> Decimal:
@@ -103,7 +103,7 @@ def see_the_cost(page: Page, portal: PortalUnderTest, key: str) -> None:
 def test_operator_sees_tenants_and_the_page_pool(page: Page, portal: PortalUnderTest) -> None:
     sign_in(page, portal.server.admin_key)
     page.get_by_role("link", name="Tenants").click()
-    page.get_by_role("button", name="New tenant").click()
+    page.get_by_role("button", name="Create tenant").click()
     page.get_by_role("dialog").get_by_label("Name").fill("Globex")
     page.get_by_role("button", name="Create", exact=True).click()
     page.get_by_role("button", name="Create key").click()
@@ -133,15 +133,15 @@ def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
     tenant_id, key = portal.new_tenant("Hooli")
     sign_in(page, key)
     page.get_by_role("link", name="Keys").click()
-    page.get_by_role("button", name="New key").click()
+    page.get_by_role("button", name="Create key").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Name of the key").fill("billing robot")
+    dialog.get_by_label("Key name").fill("billing robot")
     for scope in ("inference", "adapters", "keys"):
         dialog.get_by_label(scope, exact=True).uncheck()
     dialog.get_by_role("button", name="Models, expiry and limits").click()
     dialog.get_by_label("Models").fill("support")
     page.keyboard.press("Enter")
-    dialog.get_by_label("Requests a minute").fill("30")
+    dialog.get_by_label("Requests per minute").fill("30")
     dialog.get_by_role("button", name="Create key").click()
     robot = dialog.get_by_label("Key", exact=True).input_value()
     dialog.get_by_role("button", name="Done").click()
@@ -149,13 +149,13 @@ def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
     me = portal.call(robot, "GET", "/v1/me")
     assert (me["scopes"], me["key"]["models"]) == (["usage"], ["support"])
 
-    dialog = act_on_key(page, "billing robot", "Change")
-    dialog.get_by_label("Requests a minute").fill("20")
+    dialog = act_on_key(page, "billing robot", "Edit")
+    dialog.get_by_label("Requests per minute").fill("20")
     dialog.get_by_role("button", name="Save").click()
     expect(row(page, "billing robot")).to_contain_text("20 requests/min")
 
     dialog = act_on_key(page, "billing robot", "Rotate")
-    dialog.get_by_text("In an hour").click()
+    dialog.get_by_text("In 1 hour").click()
     dialog.get_by_role("button", name="Rotate", exact=True).click()
     second = dialog.get_by_label("Key", exact=True).input_value()
     dialog.get_by_role("button", name="Done").click()
@@ -167,7 +167,8 @@ def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
     sign_in(page, second)  # a key for usage alone comes in, and sees what it may
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     links = page.get_by_role("navigation").get_by_role("link")
-    named = ["Overview", "Requests", "Rejected calls", "Usage and cost", "Invoices", "Limits"]
+    named = ["Overview", "Requests", "Rejected calls", "Usage and cost", "Invoices", "Budget"]
+    named += ["Credit and ledger", "Prices", "Limits", "Settings"]
     expect(links).to_have_text(named)
     sign_out(page)
 
@@ -255,24 +256,24 @@ def test_every_flow_by_keyboard_alone(page: Page, portal: PortalUnderTest) -> No
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
     chooser.value.set_files(EXAMPLES / "acme-json")
-    expect(dialog.get_by_text("It would be accepted")).to_be_visible(timeout=SLOW_MS)
+    expect(dialog.get_by_text("This adapter would be accepted")).to_be_visible(timeout=SLOW_MS)
     press(page, dialog.get_by_role("button", name="Upload", exact=True))
     expect(dialog).to_have_count(0)
     expect(send).to_be_focused()
     tray = page.get_by_role("complementary", name="Uploads")
-    expect(tray.get_by_text("Active: requests may use it")).to_be_visible(timeout=SLOW_MS)
+    expect(tray.get_by_text("Active: requests can use it")).to_be_visible(timeout=SLOW_MS)
     press(page, tray.get_by_role("button", name="Dismiss typed@1"))
     assert portal.call(key, "GET", "/v1/adapters/typed")["state"] == "active"
 
     press(page, page.get_by_role("table").get_by_role("link", name="support"))
     tab_to(page, page.get_by_role("tab", name="Overview"))
     page.keyboard.press("ArrowLeft")  # round to the last one
-    expect(page.get_by_role("tab", name="Roll-out")).to_be_focused()
+    expect(page.get_by_role("tab", name="Rollout")).to_be_focused()
     for version in (1, 2):
         tab_to(page, page.get_by_role("slider", name=f"Weight of version {version}"))
         page.keyboard.press("End")
         press(page, page.get_by_role("button", name="Apply weights"))
-        changes = page.get_by_role("table", name="Changes").get_by_role("row")
+        changes = page.get_by_role("table", name="Alias changes").get_by_role("row")
         expect(changes).to_have_count(1 + version)
     press(page, page.get_by_role("button", name="Roll back"))
     expect(page.get_by_text("rolled back").first).to_be_visible()
@@ -281,9 +282,9 @@ def test_every_flow_by_keyboard_alone(page: Page, portal: PortalUnderTest) -> No
 
     press(page, menu.get_by_role("link", name="Keys"))
     expect(page.get_by_role("heading", name="Keys", level=1)).to_be_focused()
-    make = page.get_by_role("button", name="New key")
+    make = page.get_by_role("button", name="Create key")
     press(page, make)
-    expect(dialog.get_by_label("Name of the key")).to_be_focused()
+    expect(dialog.get_by_label("Key name")).to_be_focused()
     page.keyboard.type("typed")
     press(page, dialog.get_by_role("button", name="Create key"))
     expect(dialog.get_by_label("Key", exact=True)).to_be_focused()
@@ -295,7 +296,7 @@ def test_every_flow_by_keyboard_alone(page: Page, portal: PortalUnderTest) -> No
     tab_to(page, page.get_by_label("Prompt"))
     page.keyboard.type("Where is my parcel?")
     page.keyboard.press("Control+Enter")
-    pane = page.get_by_role("region", name="Answer 1", exact=True)
+    pane = page.get_by_role("region", name="Response 1", exact=True)
     expect(pane.get_by_test_id("cost")).to_contain_text("$0.0", timeout=SLOW_MS)
 
     press(page, menu.get_by_role("link", name="Audit log"))
@@ -309,7 +310,7 @@ def test_every_flow_by_keyboard_alone(page: Page, portal: PortalUnderTest) -> No
 
 def test_suspended_and_unknown_keys_are_told_apart(page: Page, portal: PortalUnderTest) -> None:
     sign_in(page, "tn_not_a_key")
-    expect(page.get_by_role("alert")).to_contain_text("not known here")
+    expect(page.get_by_role("alert")).to_contain_text("not valid")
 
     _, key = portal.new_tenant("Initech")
     page.goto("/operator/tenants")  # any address leads to the door

@@ -68,22 +68,23 @@ def test_a_request_appears_and_its_receipt_holds(
     rows = page.get_by_role("table", name="Requests").get_by_role("row")
     expect(rows).to_have_count(4)
     request = ask(portal, key)
-    page.get_by_role("button", name="Newer ones").click(timeout=SOON_MS)
+    page.get_by_role("button", name="Show newest").click(timeout=SOON_MS)
     expect(rows).to_have_count(5)
 
-    page.get_by_label("Request id or x-request-id").fill(request)
+    page.get_by_label("Request ID or x-request-id").fill(request)
     page.keyboard.press("Enter")
     expect(rows).to_have_count(2)
     rows.nth(1).get_by_role("link").click()
     expect(page.get_by_role("heading", name="Request", exact=True)).to_be_visible()
     receipt = portal.call(key, "GET", f"/v1/requests/{request}")
+    expect(page.get_by_test_id("amount")).to_be_visible()
     assert money(page.get_by_test_id("amount").inner_text()) == Decimal(receipt["amount"])
     see_the_charges(page, receipt)
     see_the_times(page, receipt)
 
-    page.get_by_role("button", name="Check it here").click()
+    page.get_by_role("button", name="Verify signature").click()
     expect(page.get_by_role("status").filter(has_text="signature")).to_contain_text(
-        re.compile("The signature holds|This browser cannot check")
+        re.compile("The signature is valid|This browser cannot verify")
     )
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
@@ -131,7 +132,7 @@ def test_filters_are_the_apis_and_stand_in_the_address(
         page.goto(f"/requests?{query}")
         data = portal.call(key, "GET", f"/v1/requests?limit=100&{query}")["data"]
         if not data:
-            expect(page.get_by_text("No request is like that")).to_be_visible()
+            expect(page.get_by_text("No requests match these filters")).to_be_visible()
             continue
         links = page.get_by_role("table", name="Requests").get_by_role("link")
         expect(links).to_have_count(len(data))
@@ -170,7 +171,7 @@ def test_usage_is_the_apis_and_a_bar_leads_to_its_requests(
     told = sum(Decimal(line.split(",")[9]) for line in lines[1:])
     assert told == sum(amounts)
 
-    chart = page.get_by_role("img", name="Cost by adapter, EUR, a chart")
+    chart = page.get_by_role("img", name="Cost by adapter, EUR, chart")
     chart.focus()
     page.keyboard.press("ArrowLeft")  # the last day, and from there to today
     for _ in range(40):
@@ -201,15 +202,15 @@ def test_from_an_invoice_to_a_request(
     expect(total).to_be_visible()
     assert money(total.inner_text()) == Decimal(invoice["total"])
     (line,) = [each for each in invoice["lines"] if each["meter"] == "output"]
-    page.get_by_role("button", name=re.compile(f"What is behind line {line['no']}:")).click()
+    page.get_by_role("button", name=re.compile(f"Show usage behind line {line['no']}:")).click()
     panel = page.get_by_role("dialog")
-    for step in ("day", "adapter", "key"):
-        table = panel.get_by_role("table", name=f"The line by {step}")
+    for step in ("day", "adapter", "API key"):
+        table = panel.get_by_role("table", name=f"Line by {step}")
         expect(table).to_be_visible()
         quantity = table.get_by_role("row").nth(1).get_by_role("cell").nth(1).inner_text()
         assert int(money(quantity)) == line["quantity"], step
         table.get_by_role("button").first.click()
-    table = panel.get_by_role("table", name="The line by request")
+    table = panel.get_by_role("table", name="Line by request")
     expect(table).to_be_visible()
     rows = table.get_by_role("row").all()[1:]
     amounts = [money(row.get_by_role("cell").last.inner_text()) for row in rows]

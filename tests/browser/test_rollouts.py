@@ -29,7 +29,7 @@ def open_rollout(page: Page, key: str) -> None:
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("navigation").first).to_be_visible()
     page.goto(f"/adapters/{NAME}/rollout")
-    expect(page.get_by_role("heading", name=f"Roll-out of {NAME}")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"Rollout of {NAME}")).to_be_visible()
 
 
 def targets(portal: PortalUnderTest, key: str) -> dict[int, int]:
@@ -42,13 +42,13 @@ def test_weights_stages_and_the_way_back(page: Page, portal: PortalUnderTest, ke
     thumb = page.get_by_role("slider", name="Weight of version 1")
     thumb.focus()
     page.keyboard.press("End")  # all of them, by keyboard alone
-    page.get_by_label("Reason (kept in the history)").first.fill("a known good one")
+    page.get_by_label("Reason (shown in the history)").first.fill("a known good one")
     page.get_by_role("button", name="Apply weights").click()
-    changes = page.get_by_role("table", name="Changes")
+    changes = page.get_by_role("table", name="Alias changes")
     expect(changes).to_contain_text("a known good one")
     assert targets(portal, key) == {1: 100}
 
-    page.get_by_role("button", name="Start roll-out").click()
+    page.get_by_role("button", name="Start rollout").click()
     state = page.get_by_test_id("rollout-state")
     expect(state).to_have_text("running")
     assert targets(portal, key) == {1: 95, 2: 5}
@@ -57,11 +57,11 @@ def test_weights_stages_and_the_way_back(page: Page, portal: PortalUnderTest, ke
     portal.call(
         key, "POST", "/v1/completions", json={"model": NAME, "prompt": "a", "max_tokens": 2}
     )
-    page.get_by_role("button", name="Requests: show as a table").click(timeout=SOON_MS)
-    numbers = page.get_by_role("group", name="Requests, the numbers")
+    page.get_by_role("button", name="Requests: show as table").click(timeout=SOON_MS)
+    numbers = page.get_by_role("group", name="Requests, table")
     expect(numbers.get_by_role("cell", name="1", exact=True)).to_be_visible()
 
-    page.get_by_role("button", name="Roll back").click()
+    page.get_by_role("button", name="Roll back", exact=True).click()
     expect(state).to_have_text("cancelled")
     assert targets(portal, key) == {1: 100}
     expect(changes.get_by_role("row").nth(1)).to_contain_text("rolled back")
@@ -71,10 +71,10 @@ def test_an_evaluation_is_asked_and_read(page: Page, portal: PortalUnderTest, ke
     open_rollout(page, key)
     page.get_by_role("link", name="Evaluate", exact=True).click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Items, one JSON object a line").fill('{"prompt": "a"}')
+    dialog.get_by_label("Items, one JSON object per line").fill('{"prompt": "a"}')
     expect(dialog.get_by_text('Line 1 has no "expected"')).to_be_visible()
     expect(dialog.get_by_role("button", name="Evaluate")).to_be_disabled()
-    dialog.get_by_label("Items, one JSON object a line").fill(
+    dialog.get_by_label("Items, one JSON object per line").fill(
         '{"messages": [{"role": "user", "content": "My parcel is late"}], "expected": "parcel"}'
     )
     dialog.get_by_role("button", name="Evaluate").click()

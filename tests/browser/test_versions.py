@@ -38,18 +38,18 @@ def asked(portal: PortalUnderTest, key: str) -> str:
 
 def upload(page: Page, choice: str) -> None:
     page.goto("/adapters/bot")
-    page.get_by_role("button", name="New version").click()
+    page.get_by_role("button", name="Upload version").click()
     dialog = page.get_by_role("dialog")
     button = dialog.get_by_role("button", name="Upload", exact=True)
-    expect(dialog.get_by_text("bot serves v1 now")).to_be_visible()
-    expect(dialog.get_by_text("it takes 100% of the requests for bot")).to_be_visible()
+    expect(dialog.get_by_text("bot currently serves v1")).to_be_visible()
+    expect(dialog.get_by_text("it receives 100% of the requests for bot")).to_be_visible()
     expect(button).to_be_disabled()
     dialog.get_by_label("Adapter folder").set_input_files(EXAMPLE)
     dialog.get_by_label(choice).check()
-    expect(dialog.get_by_text("It would be accepted")).to_be_visible(timeout=SLOW_MS)
+    expect(dialog.get_by_text("This adapter would be accepted")).to_be_visible(timeout=SLOW_MS)
     button.click()
     tray = page.get_by_role("complementary", name="Uploads")
-    expect(tray.get_by_text("Active: requests may use it")).to_be_visible(timeout=SLOW_MS)
+    expect(tray.get_by_text("Active: requests can use it")).to_be_visible(timeout=SLOW_MS)
 
 
 def test_a_version_that_is_kept_inactive_takes_nothing(
@@ -58,9 +58,9 @@ def test_a_version_that_is_kept_inactive_takes_nothing(
     upload(page, "Keep inactive")
     assert asked(portal, key) == "bot@1"
     page.goto("/adapters/bot")
-    page.get_by_role("button", name="New version").click()
+    page.get_by_role("button", name="Upload version").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_text("takes no requests by itself")).to_be_visible()
+    expect(dialog.get_by_text("does not receive requests automatically")).to_be_visible()
 
 
 def test_the_way_back_needs_no_alias(page: Page, portal: PortalUnderTest, key: str) -> None:
@@ -76,18 +76,18 @@ def test_the_way_back_needs_no_alias(page: Page, portal: PortalUnderTest, key: s
 def test_deleting_what_serves(page: Page, portal: PortalUnderTest, key: str) -> None:
     asked(portal, key)
     page.goto("/adapters/bot")
-    link = page.get_by_role("link", name="Try it")
+    link = page.get_by_role("link", name="Try in playground")
     link.click()
     base = portal.call(key, "GET", "/v1/models")["data"][0]["id"]
-    expect(page.get_by_role("combobox", name="Model of answer 1")).to_have_value("bot")
-    second = page.get_by_role("combobox", name="Model of answer 2")
+    expect(page.get_by_role("combobox", name="Model of response 1")).to_have_value("bot")
+    second = page.get_by_role("combobox", name="Model of response 2")
     expect(second).to_have_value(base)
     page.goto("/adapters/bot")
-    page.get_by_role("button", name="More about bot").click()
-    page.get_by_role("menuitem", name="Delete the adapter").click()
+    page.get_by_role("button", name="More actions for bot").click()
+    page.get_by_role("menuitem", name="Delete adapter").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(
-        "bot serves requests now: bot had 1 request in the last 24 hours"
+        "bot currently serves requests: bot had 1 request in the last 24 hours"
     )
     delete = dialog.get_by_role("button", name="Delete")
     expect(delete).to_be_disabled()

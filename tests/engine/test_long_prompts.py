@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from itertools import pairwise
 from statistics import median
+from weakref import ref
 
 import pytest
 
@@ -290,22 +291,93 @@ def test_rows_grow_back_to_what_the_promise_allows_though_they_were_thought_dear
     assert admitted > max(first, 200), "27 ms are left for rows of 0.1 ms"
 
 
+def test_long_contexts_of_one_tenant_do_not_take_anothers_places() -> None:
+    """Its few rows make steps as long as all rows may take together: it has fewer, not who else
+    decodes beside a promised TPOT."""
+    config = make_config(
+        num_pages=8192,
+        block_tokens=16,
+        max_running=64,
+        max_step_tokens=512,
+        max_prefill_chunk=256,
+        max_waiting=2000,
+        max_tenant_waiting=2000,
+        context_tokens=2400,
+    )
+    machine = Machine(step_s=0.010, row_s=0.0002, position_s=2.5e-6, token_s=0.0003, pair_s=1e-8)
+    quiet, short = make_tenant("quiet", tpot_ms=60.0), make_tenant("short")
+    long = make_tenant("long")
+    requests: list[Arrival] = []
+
+    def ask(name: str, tenant: Tenant, prompt: int, output: int, at_s: float) -> None:
+        tokens = [len(requests) % 90, len(requests) // 90] * (prompt // 2)
+        came_s = START_S + at_s
+        requests.append(arriving(name, tokens, tenant=tenant, max_tokens=output, came_s=came_s))
+
+    ask("known", short, 300, 4, 0)
+    ask("decoding", quiet, 64, 1500, 1)
+    for number in range(360):
+        ask(f"short{number}", short, 16, 60, 1.5 + number * 0.05)
+    for number in range(8):
+        ask(f"long{number}", long, 2000, 390, 5)
+    time = VirtualTime(config, machine)
+    time.play(requests, START_S + 19)
+
+    def tokens_a_s(prefix: str, begin_s: float, end_s: float) -> float:
+        answers = (answer for name, answer in time.answers.items() if name.startswith(prefix))
+        times = [at_s - START_S for answer in answers for at_s in answer.token_times_s]
+        return sum(begin_s <= at_s < end_s for at_s in times) / (end_s - begin_s)
+
+    assert tokens_a_s("short", 12, 19) >= 0.6 * tokens_a_s("short", 2, 5)
+    assert tokens_a_s("long", 12, 19) > 0
+    times = time.answers["decoding"].token_times_s
+    assert (times[-1] - times[0]) / (len(times) - 1) <= 0.060
+
+
+def yes(_: Sequence) -> bool:
+    return True
+
+
+def no(_: Sequence) -> bool:
+    return False
+
+
 def test_a_promised_first_token_at_risk_comes_before_a_promised_tpot() -> None:
     """Of a tenant that asks for no more than its share, until it is answered or lost."""
     first, (early, late) = FirstTokens(), (make_sequence(START_S), make_sequence(START_S + 1))
     first.add(early, 1.0)
     first.add(late, 1.0)
     at_s = START_S + 0.8
-    assert not first.is_any_at_risk(START_S + 0.7, lambda _: True)
-    assert first.is_any_at_risk(at_s, lambda _: True)
-    assert not first.is_any_at_risk(at_s, lambda each: each is late)
+    assert not first.is_any_at_risk(START_S + 0.7, yes, yes)
+    assert first.is_any_at_risk(at_s, yes, yes)
+    assert not first.is_any_at_risk(at_s, no, yes)
     early.usage.first_token_s = at_s
-    assert not first.is_any_at_risk(START_S + 1.7, lambda _: True)
-    assert first.is_any_at_risk(START_S + 1.8, lambda _: True)
-    assert not first.is_any_at_risk(START_S + 3.1, lambda _: True), "lost"
+    assert not first.is_any_at_risk(START_S + 1.7, yes, yes)
+    assert first.is_any_at_risk(START_S + 1.8, yes, yes)
+    assert not first.is_any_at_risk(START_S + 3.1, yes, yes), "lost"
 
 
-def test_answered_requests_with_long_promises_are_not_kept() -> None:
+def test_a_first_token_that_no_prefill_would_bring_is_not_at_risk() -> None:
+    """As one whose adapter is being loaded; another of the same tenant is, and only for itself."""
+    first, (loading, ready) = FirstTokens(), (make_sequence(START_S), make_sequence(START_S))
+    first.add(loading, 1.0)
+    assert not first.is_any_at_risk(START_S + 0.8, yes, lambda each: each is not loading)
+    first.add(ready, 1.0)
+    assert first.is_any_at_risk(START_S + 1, yes, lambda each: each is not loading)
+
+
+def test_the_many_of_one_tenant_do_not_hide_anothers_first_token() -> None:
+    """Though all of them came before, and none counts, for its tenant is beyond its share."""
+    first, many = FirstTokens(), [make_sequence(START_S) for _ in range(500)]
+    quiet = make_sequence(START_S + 0.1, "quiet")
+    for each in (*many, quiet):
+        first.add(each, 1.0)
+    for step in range(5):
+        now_s = START_S + 0.9 + step / 100
+        assert first.is_any_at_risk(now_s, lambda each: each is quiet, yes)
+
+
+def test_ended_requests_with_long_promises_are_not_kept() -> None:
     first, waiting = FirstTokens(), make_sequence(START_S)
     first.add(waiting, 1e6)
     for _ in range(10_000):
@@ -313,11 +385,14 @@ def test_answered_requests_with_long_promises_are_not_kept() -> None:
         first.add(answered, 1e6)
         answered.usage.first_token_s = START_S
     assert len(first) <= 2 * FORGOTTEN_FROM
-    assert first.is_any_at_risk(START_S + 1e6, lambda each: each is waiting)
+    assert first.is_any_at_risk(START_S + 1e6, yes, lambda each: each is waiting)
+    prompt = ref(answered)
+    del answered
+    assert prompt() is None, "an idle engine keeps no prompt of one that has ended"
 
 
-def make_sequence(arrival_s: float) -> Sequence:
-    sequence = Sequence(make_request("r", [1]), 0, [1], num_prompt=1)
+def make_sequence(arrival_s: float, tenant: str = "t") -> Sequence:
+    sequence = Sequence(make_request("r", [1], tenant=make_tenant(tenant)), 0, [1], num_prompt=1)
     sequence.arrival_s = arrival_s
     return sequence
 

@@ -14,7 +14,7 @@ from engine_fakes import Rig, fix_step_time, make_config, make_ref, make_request
 from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.adapter_cache import KEPT_STEPS
-from tenora_engine.request import Tenant
+from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.scheduling.page_shares import PageShares
 from tenora_engine.sequence import Sequence, SequenceState
 
@@ -369,3 +369,80 @@ def test_an_answer_is_the_same_whoever_took_its_pages() -> None:
         rig.engine.submit(make_request(f"b{number}", [number] * 60, tenant=B, max_tokens=8))
     events = run(rig, 0.03)  # the executor reads every context back
     assert sum(isinstance(event, FinishEvent) for event in events) == 46
+
+
+def submit_behind(rig: Rig, request: GenerationRequest) -> None:
+    """Its tenant has had so much service that its turn is after everybody's."""
+    first = msgspec.structs.replace(request, request_id="before", prompt_token_ids=[9])
+    rig.engine.submit(first)
+    (sequence,) = rig.engine._scheduler.requests.flights["before"].sequences
+    rig.engine.abort("before")
+    rig.engine._scheduler.queue.charge(sequence, 1e6)
+    rig.engine.submit(request)
+
+
+@pytest.mark.parametrize(("num_others", "resent"), [(1, True), (20, False)])
+def test_claims_that_fail_take_nobody_elses(num_others: int, resent: bool) -> None:
+    """Those of one tenant whose requests are cancelled and sent again, or of many tenants; each is
+    so large that others would fall below their level by it. Whoever finds nothing is charged
+    nothing, so their turns stay before those of a tenant that is within its guaranteed pages."""
+    config = make_config(
+        num_pages=1000,
+        max_running=200,
+        max_step_tokens=2000,
+        max_prefill_chunk=500,
+        max_waiting=4096,
+        max_tenant_waiting=2000,
+        context_tokens=3000,
+    )
+    rig, quiet = Rig.build(config, instant=True, eos_every=1 << 30), with_shares(B, 0.3)
+    rig.engine.submit(make_request("first", [1], tenant=quiet, max_tokens=1))
+    for number in range(40):
+        request = make_request(
+            f"a/{number}",
+            [number, 1, 2, 3] * 10,
+            tenant=with_shares(A, 0.05),
+            max_tokens=2500,
+            ignore_eos=True,
+        )
+        rig.engine.submit(request)
+    for _ in range(100):
+        step(rig)
+    sent: list[str] = []
+    for now in range(60):
+        if not sent or resent:
+            for request_id in sent:
+                rig.engine.abort(request_id)
+            sent = [f"large/{now}/{k}" for k in range(4 * num_others)]
+            for k, request_id in enumerate(sent):
+                tenant, prompt = make_tenant(f"large{k % num_others}"), [k, now, 7] * 540
+                rig.engine.submit(make_request(request_id, prompt, tenant=tenant, max_tokens=4))
+        if now == 20:
+            submit_behind(rig, make_request("mine", [5, 6, 7, 8] * 280, tenant=quiet, max_tokens=4))
+        step(rig)
+        if now >= 20 and sequence_state(rig, "mine") is not SequenceState.WAITING:
+            break
+    assert now == 20
+
+
+def test_what_is_cached_of_a_tenant_does_not_put_it_behind_who_lacks_pages() -> None:
+    """All the pages that it is guaranteed are its own cache, which makes room for it."""
+    rig, quiet = make_rig(num_pages=200), with_shares(B, 0.3)
+    for number in range(8):
+        rig.engine.submit(make_request(f"b{number}", [number] * 40, tenant=quiet, max_tokens=1))
+    while rig.engine.has_work:
+        step(rig)
+    holder = make_tenant("holder")
+    for number in range(2):
+        prompt = [40 + number] * 200
+        request = make_request(f"h{number}", prompt, tenant=holder, max_tokens=190, ignore_eos=True)
+        rig.engine.submit(request)
+    for _ in range(10):
+        step(rig)
+    rig.engine.submit(make_request("large", [80, 81] * 150, tenant=make_tenant("large")))
+    waited = []
+    for number in range(80):
+        name = f"small{number}"
+        submit_behind(rig, make_request(name, [number, 3] * 4, tenant=quiet, max_tokens=1))
+        waited.append(steps_until_started(rig, name))
+    assert max(waited) <= 2

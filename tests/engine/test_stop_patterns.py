@@ -30,6 +30,9 @@ PATTERNS = [
     "(|a)b",
     "a{0,2}b",
     "[]b]c",
+    "a$",
+    r"[b.]\s*$",
+    "bb$|a.$|c",
 ]
 
 
@@ -55,8 +58,9 @@ def test_a_match_ends_where_it_first_can(pattern: str, text: str, cut: int) -> N
 @pytest.mark.parametrize(
     "pattern",
     [
-        "", "a*", "a|", "(a", "a)", "[a", "*a", "a**", "^a", "a$", r"\bword", r"(a)\1", "(?=a)",
-        "(?i)a", r"\p{L}", "a{", "a{3,1}", "a{999}", "((a{50}){50}){50}", "a" * 300, "(" * 90,
+        "", "a*", "a|", "(a", "a)", "[a", "*a", "a**", "^a", "$", "a$b", "(a$)", "a$$", "a*$",
+        r"\bword", r"(a)\1", "(?=a)", "(?i)a", r"\p{L}", "a{", "a{3,1}", "a{999}",
+        "((a{50}){50}){50}", "a" * 300, "(" * 90,
         "[b-a]", "\\", r"\x41", "[a-", "a{0}",
     ],
 )  # fmt: skip

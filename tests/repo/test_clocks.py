@@ -24,10 +24,11 @@ PLATFORM = {
         invoices/service invoices/worker ledger/poster ledger/service live/since operators/service
         processes/presence receipts/service registry/damage rejections/keeper rollouts/aliases
         tenants/key_service tenants/service webhooks/delivery webhooks/service
-        billing/price_book billing/prices billing/routes budgets/grants budgets/service
-        forecasts/routes invoices/export_routes invoices/routes probing/costs tenants/routes
-        usage/books usage/engine_totals usage/partitions usage/service usage/storage
-        usage/tenant_cost_routes usage/tenant_costs
+        billing/price_book billing/prices billing/routes budgets/account budgets/alerts
+        budgets/grants budgets/service forecasts/routes invoices/export_routes
+        invoices/routes probing/costs tenants/routes usage/books usage/engine_totals
+        usage/partitions usage/service usage/storage usage/tenant_cost_routes
+        usage/tenant_costs
     """,
     COMPARED: """
         canary/tenants erasure/worker evaluations/worker history/sampler history/window kept_keys

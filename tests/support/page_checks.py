@@ -45,6 +45,45 @@ def pages() -> list[PagePath]:
     ]
 
 
+WATCH_SHIFTS = """(() => {
+  window.shifted = 0;
+  new PerformanceObserver((list) => {
+    for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifted += each.value;
+  }).observe({type: 'layout-shift', buffered: true});
+  const asked = window.fetch.bind(window);
+  let count = 0;
+  window.pending = 0;
+  window.calmSince = 0;
+  window.fetch = async (...of) => {
+    const late = 70 * (1 + (5 * count++) % 7);
+    window.pending++;
+    try {
+      const answer = await asked(...of);
+      await new Promise((done) => setTimeout(done, late));
+      return answer;
+    } finally {
+      window.pending--;
+      window.calmSince = performance.now();
+    }
+  };
+})()"""
+"""For a context's start: adds up by how much what stands on the page is moved. Answers come one by
+one and in another order than they were asked for, so that none of them hides behind another."""
+
+SHIFT_MAX = 0.1
+"""The cumulative layout shift that web.dev calls good."""
+
+
+def shifted(page: Page) -> float:
+    """The layout shift of a page since it was opened, once all of it has come."""
+    settle(page)
+    page.wait_for_function(
+        "() => window.pending === 0 && performance.now() - window.calmSince > 300"
+    )
+    settle(page)  # what came last may have asked for more
+    return float(page.evaluate("window.shifted"))
+
+
 def violations(page: Page, *, colours_only: bool = False) -> list[str]:
     """Each with its rule and what it was found at. `colours_only`: what another theme of the same
     page may have changed."""
@@ -95,7 +134,7 @@ def amounts(page: Page) -> dict[str, bool]:
     """Each amount of money in the page's text, and whether an answer has had it, digit by digit:
     else the page has added up or rounded by itself. Axes of charts are pictures, and not in it."""
     shown = re.findall(r"[$€£]([\d,]+(?:\.\d+)?)", page.inner_text("main"))
-    told = {Decimal(each) for each in page.evaluate("[...window.amountsTold]")}
+    told = {abs(Decimal(each)) for each in page.evaluate("[...window.amountsTold]")}
     return {each: Decimal(each.replace(",", "")) in told for each in shown}
 
 

@@ -47,8 +47,10 @@ def noon(days_ago: int) -> float:
 
 
 async def fill(api: Api, *, events: int = 40, adapters: int = 2) -> Whole:
-    tenants = [await api.new_tenant(name, plan="premium") for name in ("acme", "globex")]
-    chosen = await api.call(tenants[0].key, "PATCH", "/v1/settings", json={"keep_contents_days": 7})
+    await api.put_plan("whole", {}, sla_class="priority", stored_responses=True)
+    tenants = [await api.new_tenant(name, plan="whole") for name in ("acme", "globex")]
+    days = {"keep_contents_days": 7, "stored_response_days": 7}
+    chosen = await api.call(tenants[0].key, "PATCH", "/v1/settings", json=days)
     assert chosen.status_code == 200, chosen.text
     for number in range(adapters):
         files = adapter_form(api.engine.model, f"adapter-{number}", seed=number)
@@ -59,6 +61,9 @@ async def fill(api: Api, *, events: int = 40, adapters: int = 2) -> Whole:
     await book(api, tenants, events)
     asked = await api.call(tenants[0].key, "POST", "/v1/chat/completions", json=CHAT)
     assert asked.status_code == 200, asked.text
+    body = {"model": "fake-base", "input": "the secret recipe"}
+    made = await api.call(tenants[0].key, "POST", "/v1/responses", json=body)
+    assert made.json()["store"] is True, made.text
     receipt = await receipt_of(api, tenants[0], asked.json()["id"])
     weights = adapter_form(api.engine.model, "late", seed=99)["weights"][1]
     half = len(weights) // 2

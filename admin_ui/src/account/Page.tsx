@@ -19,7 +19,7 @@ export default function Page() {
     <>
       <PageHeader
         title="My sessions"
-        description="Who you are here, and where you are signed in. A session ends when unused for a while, with the key it was begun with, and here."
+        description="Your user or key, your roles, and the browsers in which you are signed in. A session ends after a period of inactivity, when its key ends, or when you end it here."
         action={
           <Button variant="default" onClick={() => void signOut()}>
             Sign out
@@ -29,17 +29,17 @@ export default function Page() {
       <Stack>
         <SimpleGrid cols={{ base: 1, sm: 3 }}>
           <Stat
-            label={session.isPerson ? "Person" : "Key"}
+            label={session.isPerson ? "User" : "API key"}
             value={session.keyName ?? session.who}
             hint={session.isPerson ? undefined : session.who}
           />
           <Stat
-            label="Looking at"
+            label="Current account"
             value={placeName(session.place)}
             hint={mayWords(session.place)}
           />
           <Stat
-            label="Belongs to"
+            label="Accounts"
             value={session.places.length}
             hint={session.places.map(placeName).join(", ")}
           />
@@ -51,12 +51,12 @@ export default function Page() {
 }
 
 function placeName(place: Place | null): string {
-  if (place === null) return "nothing yet";
+  if (place === null) return "none";
   return place.role === "admin" ? "Operator" : (place.name ?? "Tenant");
 }
 
 function mayWords(place: Place | null): string | undefined {
-  return place === null ? undefined : `may: ${place.may.join(", ")}`;
+  return place === null ? undefined : `roles: ${place.may.join(", ")}`;
 }
 
 function Sessions() {
@@ -68,8 +68,8 @@ function Sessions() {
   const others = sessions.data.filter(({ current }) => !current);
   return (
     <Panel
-      title="Signed in"
-      note="The same person or key, in this browser and in others."
+      title="Active sessions"
+      note="All sessions of this user or key, in this browser and in others."
       padding="0"
       action={
         others.length > 1 && (
@@ -81,7 +81,7 @@ function Sessions() {
               for (const { id } of others) end.mutate(id);
             }}
           >
-            End all others
+            End all other sessions
           </Button>
         )
       }
@@ -108,11 +108,16 @@ function columnsOf(ending: string | undefined, onEnd: (id: string) => void): Col
           <Text span size="sm" title={user_agent ?? undefined}>
             {browserOf(user_agent)}
           </Text>{" "}
-          {current && <Badge color="teal">this one</Badge>}
+          {current && <Badge color="teal">this browser</Badge>}
         </>
       ),
     },
-    { key: "address", header: "From", width: 140, cell: ({ address }) => address ?? "unknown" },
+    {
+      key: "address",
+      header: "IP address",
+      width: 140,
+      cell: ({ address }) => address ?? "unknown",
+    },
     {
       key: "used",
       header: "Last used",
@@ -127,7 +132,7 @@ function columnsOf(ending: string | undefined, onEnd: (id: string) => void): Col
     },
     {
       key: "until",
-      header: "At most until",
+      header: "Expires",
       width: 160,
       cell: ({ expires_at }) => formatDate(expires_at),
     },

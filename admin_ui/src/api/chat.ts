@@ -76,7 +76,7 @@ export async function streamChat(
     signal,
   });
   if (!response.ok) throw await errorFrom(response);
-  if (response.body === null) throw new Error("The server sent no body.");
+  if (response.body === null) throw new Error("The server sent an empty response. Try again.");
   handlers.onHeaders({
     adapter: response.headers.get("x-tenora-adapter"),
     digest: response.headers.get("x-tenora-adapter-digest"),
@@ -87,5 +87,5 @@ export async function streamChat(
   for await (const event of readSse(response.body)) {
     if (applyChunk(event.data, handlers)) return;
   }
-  throw new Error("The stream ended before it was complete.");
+  throw new Error("The connection closed before the response was complete. Try again.");
 }

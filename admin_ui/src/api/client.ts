@@ -56,6 +56,6 @@ export function withErrors<Data, Declared>(
 
 /** What an answer of success holds. */
 export function required<T>(data: T | undefined): T {
-  if (data === undefined) throw new Error("The server sent an empty answer.");
+  if (data === undefined) throw new Error("The server sent an empty response. Try again.");
   return data;
 }

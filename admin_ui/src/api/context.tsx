@@ -43,7 +43,7 @@ interface ApiState {
 const SessionContext = createContext<SessionState | null>(null);
 const ApiContext = createContext<ApiState | null>(null);
 
-const OVER = "You are no longer signed in: your session or its key has ended. Sign in again.";
+const OVER = "Your session or its API key has expired or was revoked. Sign in again.";
 const OVER_ELSEWHERE = "You signed out in another tab.";
 
 function newQueryClient(): QueryClient {

@@ -11,7 +11,7 @@ export class ApiError extends Error {
 
   constructor(status: number, body: unknown, requestId: string | null = null) {
     const error = errorObject(body);
-    super(text(error.message) ?? `The server answered with status ${status}.`);
+    super(text(error.message) ?? `The server responded with status ${status}.`);
     this.name = "ApiError";
     this.status = status;
     this.type = text(error.type) ?? "server_error";
@@ -48,7 +48,8 @@ export async function errorFrom(response: Response): Promise<ApiError> {
 /** One sentence for the person in front of the screen. */
 export function describe(error: unknown): string {
   if (error instanceof ApiError) return error.message;
-  if (error instanceof TypeError) return "The server cannot be reached. Is it running?";
+  if (error instanceof TypeError)
+    return "The server cannot be reached. Check your connection and that the server is running, then try again.";
   if (error instanceof Error) return error.message;
   return "Something went wrong.";
 }

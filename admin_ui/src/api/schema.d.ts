@@ -1274,6 +1274,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant_id}/budget": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Tenant Budget
+         * @description Get a tenant's account budget, which the tenant sets itself.
+         */
+        get: operations["credits_get_tenant_budget"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant_id}/credits": {
         parameters: {
             query?: never;
@@ -1427,6 +1447,26 @@ export interface paths {
          * @description Take a deletion back before the grace period is over; the tenant is as it was before.
          */
         post: operations["admin_restore_tenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Tenant Settings
+         * @description Get what a tenant has chosen for itself. Only its own people and keys can change it.
+         */
+        get: operations["admin_get_tenant_settings"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2304,6 +2344,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/balances": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Own Balances
+         * @description Get the balance of each account of the tenant's ledger.
+         */
+        get: operations["ledger_list_own_balances"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/billing_profile": {
         parameters: {
             query?: never;
@@ -2323,6 +2383,38 @@ export interface paths {
         put: operations["invoices_put_billing_profile"];
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/budget": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Budget
+         * @description Get the account's monthly budget, what is spent of it, and the alerts of this month.
+         */
+        get: operations["credits_get_budget"];
+        /**
+         * Put Budget
+         * @description Set the account's monthly budget, for all keys and people together, effective with the next
+         *     request. Thresholds that are reached already are told now. Events are told by GET /v1/events
+         *     and webhooks, once for each threshold, month and amount. A `hard` budget refuses requests that
+         *     would pass it: 429 `insufficient_quota` with `error.budget` `account_month`. It needs prices in
+         *     one currency.
+         */
+        put: operations["credits_put_budget"];
+        post?: never;
+        /**
+         * Delete Budget
+         * @description Remove the account's budget. Those of the plan and of keys stay.
+         */
+        delete: operations["credits_delete_budget"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2383,6 +2475,27 @@ export interface paths {
          *     separately.
          */
         get: operations["usage_get_costs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/credits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Own Credits
+         * @description List the account's credit, newest first: what was granted or bought, and until when it can be
+         *     spent.
+         */
+        get: operations["credits_list_own_credits"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3061,10 +3174,55 @@ export interface paths {
         put?: never;
         /**
          * Create Response
-         * @description OpenAI's responses, for text and functions. Nothing is stored: the conversation comes with
-         *     each request.
+         * @description OpenAI's responses, for text and functions. Stored, and so to be gone on from by
+         *     `previous_response_id`, where the tenant's plan and its own settings allow it.
          */
         post: operations["inference_create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Response
+         * @description Get a stored response. A key sees those that it has made; with the scope `keys`, all of the
+         *     tenant's.
+         */
+        get: operations["inference_get_response"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete Response
+         * @description Delete a stored response, now. Conversations that go on from it cannot be continued.
+         */
+        delete: operations["inference_delete_response"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response_id}/input_items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Input Items
+         * @description List the items of a stored response's own input, without the conversation before it.
+         */
+        get: operations["inference_list_input_items"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -3092,9 +3250,11 @@ export interface paths {
          * Change Settings
          * @description Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
          *     (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
-         *     are deleted when their time is over, or now with `delete_kept_contents`. `draft_from_answers`:
-         *     use this tenant's answers as drafts for its later ones (speculative decoding); answers that
-         *     repeat earlier ones come sooner, and are the same. Needs the scope `keys`.
+         *     are deleted when their time is over, or now with `delete_kept_contents`. `stored_response_days`
+         *     and `delete_stored_responses`: the same for stored responses, which the plan must allow.
+         *     `draft_from_answers`: use this tenant's answers as drafts for its later ones (speculative
+         *     decoding); answers that repeat earlier ones come sooner, and are the same. Needs the scope
+         *     `keys`.
          */
         patch: operations["receipts_change_settings"];
         trace?: never;
@@ -3581,6 +3741,80 @@ export interface components {
             output: number;
             /** Uncached Prefill */
             uncached_prefill: number;
+        };
+        /**
+         * AccountBudget
+         * @description `amount` is null where no account budget is set; `currency` is then the one a new budget
+         *     would have. `spent` is this month's usage in that currency, as in GET /v1/costs. `alerts`: the
+         *     thresholds reached this month. `currencies`: those of the prices in force.
+         */
+        AccountBudget: {
+            /**
+             * Alerts
+             * @default []
+             */
+            alerts: components["schemas"]["ThresholdAlert"][];
+            /** Amount */
+            amount?: string | null;
+            /** Currencies */
+            currencies: string[];
+            /** Currency */
+            currency: string;
+            /**
+             * Hard
+             * @default false
+             */
+            hard: boolean;
+            /**
+             * Object
+             * @default account_budget
+             * @constant
+             */
+            object: "account_budget";
+            /** Period */
+            period: string;
+            /**
+             * Resets At
+             * Format: date-time
+             */
+            resets_at: string;
+            /** Spent */
+            spent?: string | null;
+            /** Tenant Id */
+            tenant_id: string;
+            /**
+             * Thresholds
+             * @default []
+             */
+            thresholds: number[];
+            /** Updated At */
+            updated_at?: string | null;
+        };
+        /**
+         * AccountBudgetBody
+         * @description What the whole account may cost in a month (UTC). At each of `thresholds`, percent of
+         *     `amount`, an event `budget.alert` tells it. `hard`: beyond `amount`, requests are refused.
+         *     `currency` defaults to that of the prices in force.
+         */
+        AccountBudgetBody: {
+            /** Amount */
+            amount: number | string;
+            /** Currency */
+            currency?: string | null;
+            /**
+             * Hard
+             * @default false
+             */
+            hard: boolean;
+            /**
+             * Thresholds
+             * @default [
+             *       50,
+             *       80,
+             *       100
+             *     ]
+             */
+            thresholds: number[];
         };
         /**
          * Adapter
@@ -4469,18 +4703,20 @@ export interface components {
         /**
          * BudgetView
          * @description `held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
-         *     `hard` if nothing is left.
+         *     `hard` if nothing is left. `currency` is null while no price list is in force.
          */
         BudgetView: {
             /** Cap */
             cap: string;
+            /** Currency */
+            currency: string | null;
             /** Held */
             held: string;
             /**
              * Name
              * @enum {string}
              */
-            name: "key_day" | "key_month" | "plan_day" | "plan_month" | "credit";
+            name: "key_day" | "key_month" | "account_month" | "plan_day" | "plan_month" | "credit";
             /** Resets At */
             resets_at: string | null;
             /** Spent */
@@ -5334,6 +5570,8 @@ export interface components {
         CreditView: {
             /** Balance */
             balance: string;
+            /** Currency */
+            currency: string | null;
             /** Granted */
             granted: string;
             /** Held */
@@ -5933,15 +6171,18 @@ export interface components {
         };
         /**
          * ForecastBudget
-         * @description The plan's monthly budget and its soft limit. `reached_on` is the day on which the budget
-         *     will be used up if spending continues like this, with all currencies added up, as budgets do;
-         *     null if that is not within this month.
+         * @description The plan's monthly budget and its soft limit, in the `currency` of the tenant's price list
+         *     (null while none is in force). `reached_on` is the day on which the budget will be used up if
+         *     spending continues like this, with all currencies added up, as budgets do; null if that is not
+         *     within this month.
          */
         ForecastBudget: {
             /** Action */
             action: string;
             /** Amount */
             amount: string;
+            /** Currency */
+            currency: string | null;
             /** Reached On */
             reached_on: string | null;
             /** Soft */
@@ -6800,6 +7041,7 @@ export interface components {
          * LimitsView
          * @description A tenant's plan, its limits, and current usage. `key` is null if the key has no limits of its
          *     own. `local` is true while Redis is not reachable and each process counts on its own.
+         *     `currency` is that of `budget` and of keys' budgets; null while no price list is in force.
          *     `adapter_bytes_used` includes open uploads; it and `adapters_used` are null while the database
          *     is not reachable.
          */
@@ -6817,6 +7059,8 @@ export interface components {
             /** Budgets */
             budgets: components["schemas"]["BudgetView"][];
             credit: components["schemas"]["CreditView"] | null;
+            /** Currency */
+            currency: string | null;
             key: components["schemas"]["KeyLimitsView"] | null;
             /** Local */
             local: boolean;
@@ -7226,8 +7470,9 @@ export interface components {
         /**
          * ModelCard
          * @description One usable model: the base model (`parent` null, `owned_by` is `tenora`) or an adapter of the
-         *     tenant (`owned_by` is the tenant's id). `max_model_len` (as in vLLM) and `context_length` (as in
-         *     OpenRouter) are the maximum number of tokens of a prompt and its answer together.
+         *     tenant (`owned_by` is the tenant's id). `root` is its `id` again, as vLLM and SGLang have it.
+         *     `max_model_len` (as in vLLM) and `context_length` (as in OpenRouter) are the maximum number of
+         *     tokens of a prompt and its answer together.
          */
         ModelCard: {
             /** Context Length */
@@ -7250,6 +7495,8 @@ export interface components {
             owned_by: string;
             /** Parent */
             parent?: string | null;
+            /** Root */
+            root: string;
             /** Version */
             version?: number | null;
         };
@@ -7782,6 +8029,59 @@ export interface components {
             reasoning_tokens: number;
         };
         /**
+         * OwnGrant
+         * @description Credit as its tenant sees it. `lapsed` is what was left of it when it expired; null until
+         *     then.
+         */
+        OwnGrant: {
+            /** Amount */
+            amount: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Currency */
+            currency: string;
+            /** Expires At */
+            expires_at: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "granted" | "bought";
+            /** Lapsed */
+            lapsed: string | null;
+            /**
+             * Object
+             * @default credit_grant
+             * @constant
+             */
+            object: "credit_grant";
+        };
+        /** OwnGrantPage */
+        OwnGrantPage: {
+            /** Data */
+            data: components["schemas"]["OwnGrant"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
          * PageCounts
          * @description The kinds add up to the pages of the arena.
          */
@@ -7984,6 +8284,11 @@ export interface components {
              * @enum {string}
              */
             sla_class: "priority" | "default" | "flex";
+            /**
+             * Stored Responses
+             * @default false
+             */
+            stored_responses: boolean;
             /** Tiers */
             tiers: ("priority" | "default" | "flex")[];
             /** Tpot Ms */
@@ -8021,6 +8326,11 @@ export interface components {
              * @enum {string}
              */
             sla_class: "priority" | "default" | "flex";
+            /**
+             * Stored Responses
+             * @default false
+             */
+            stored_responses: boolean;
             /** Tiers */
             tiers?: ("priority" | "default" | "flex")[] | null;
             /** Tpot Ms */
@@ -8106,9 +8416,12 @@ export interface components {
         /**
          * PlanListed
          * @description A plan with the number of its tenants, and of the suspended ones among them. `id` is its
-         *     name.
+         *     name. `currencies`: those of the price lists in force for all of its tenants, which its budgets
+         *     are in.
          */
         PlanListed: {
+            /** Currencies */
+            currencies: string[];
             /** Id */
             id: string;
             /**
@@ -8139,6 +8452,11 @@ export interface components {
              * @enum {string}
              */
             sla_class: "priority" | "default" | "flex";
+            /**
+             * Stored Responses
+             * @default false
+             */
+            stored_responses: boolean;
             /** Tenants */
             tenants: number;
             /** Tenants Suspended */
@@ -9241,8 +9559,31 @@ export interface components {
             type: "text" | "json_object" | "json_schema";
         };
         /**
+         * ResponseInputItems
+         * @description A page of a stored response's input.
+         */
+        ResponseInputItems: {
+            /** Data */
+            data: {
+                [key: string]: unknown;
+            }[];
+            /** First Id */
+            first_id: string | null;
+            /** Has More */
+            has_more: boolean;
+            /** Last Id */
+            last_id: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
          * ResponseObject
-         * @description An answer, also as its events show it while it is made.
+         * @description An answer, also as its events show it while it is made. `store`: whether it is stored, or
+         *     will be when it ends.
          */
         ResponseObject: {
             /**
@@ -9280,7 +9621,7 @@ export interface components {
             /** Parallel Tool Calls */
             parallel_tool_calls: boolean;
             /** Previous Response Id */
-            previous_response_id?: null;
+            previous_response_id: string | null;
             /** Service Tier */
             service_tier: string;
             /**
@@ -9288,12 +9629,9 @@ export interface components {
              * @enum {string}
              */
             status: "in_progress" | "completed" | "incomplete" | "failed";
-            /**
-             * Store
-             * @default false
-             * @constant
-             */
-            store: false;
+            /** Store */
+            store: boolean;
+            store_error?: components["schemas"]["StoreError"] | null;
             /** Temperature */
             temperature: number;
             /** Text */
@@ -9330,6 +9668,12 @@ export interface components {
             access_programs?: unknown;
             /** Background */
             background?: unknown;
+            /** Cache Salt */
+            cache_salt?: string | null;
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
             /** Client Metadata */
             client_metadata?: {
                 [key: string]: unknown;
@@ -9338,6 +9682,8 @@ export interface components {
             context_management?: unknown;
             /** Conversation */
             conversation?: unknown;
+            /** Frequency Penalty */
+            frequency_penalty?: number | null;
             /** Include */
             include?: string[] | null;
             /** Input */
@@ -9352,6 +9698,8 @@ export interface components {
             metadata?: {
                 [key: string]: string;
             } | null;
+            /** Min P */
+            min_p?: number | null;
             /** Model */
             model: string;
             /** Moderation */
@@ -9361,8 +9709,10 @@ export interface components {
              * @default true
              */
             parallel_tool_calls: boolean;
+            /** Presence Penalty */
+            presence_penalty?: number | null;
             /** Previous Response Id */
-            previous_response_id?: unknown;
+            previous_response_id?: string | null;
             /** Prompt */
             prompt?: unknown;
             /** Prompt Cache Key */
@@ -9370,12 +9720,20 @@ export interface components {
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
             reasoning?: components["schemas"]["Reasoning"] | null;
+            /** Repetition Penalty */
+            repetition_penalty?: number | null;
+            /** Request Id */
+            request_id?: string | null;
             /** Safety Identifier */
             safety_identifier?: string | null;
+            /** Seed */
+            seed?: number | null;
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
+            /** Stop */
+            stop?: string | string[] | null;
             /** Store */
-            store?: unknown;
+            store?: boolean | null;
             /**
              * Stream
              * @default false
@@ -9389,8 +9747,10 @@ export interface components {
             tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedFunction"] | null;
             /** Tools */
             tools?: components["schemas"]["ResponseTool"][] | null;
+            /** Top K */
+            top_k?: number | null;
             /** Top Logprobs */
-            top_logprobs?: unknown;
+            top_logprobs?: number | null;
             /** Top P */
             top_p?: number | null;
             /** Truncation */
@@ -10129,6 +10489,16 @@ export interface components {
             price_version: string;
         };
         /**
+         * StoreError
+         * @description Why a response that was to be stored is not.
+         */
+        StoreError: {
+            /** Code */
+            code: string;
+            /** Message */
+            message: string;
+        };
+        /**
          * StreamOptions
          * @description `include_usage` adds a last chunk with the usage of the whole request,
          *     `continuous_usage_stats` the usage so far to every chunk.
@@ -10586,11 +10956,13 @@ export interface components {
         };
         /**
          * TenantPrice
-         * @description `announced`: it is not in force yet.
+         * @description `announced`: it is not in force yet. `adapter_name` is null unless it is for one adapter.
          */
         TenantPrice: {
             /** Adapter */
             adapter: string | null;
+            /** Adapter Name */
+            adapter_name: string | null;
             /** Currency */
             currency: string;
             /**
@@ -10665,7 +11037,8 @@ export interface components {
         /**
          * TenantSettings
          * @description The tenant's own settings. `keep_contents_days` null: prompts and answers are not kept.
-         *     `draft_from_answers`: its answers are used as drafts for its later ones.
+         *     `stored_response_days` null: responses are not stored; `stored_responses_allowed`: whether the
+         *     plan allows it. `draft_from_answers`: its answers are used as drafts for its later ones.
          */
         TenantSettings: {
             /** Draft From Answers */
@@ -10678,11 +11051,15 @@ export interface components {
              * @constant
              */
             object: "settings";
+            /** Stored Response Days */
+            stored_response_days: number | null;
+            /** Stored Responses Allowed */
+            stored_responses_allowed: boolean;
         };
         /**
          * TenantSettingsChange
-         * @description Absent fields stay as they are. `delete_kept_contents`: delete everything kept so far,
-         *     now.
+         * @description Absent fields stay as they are. `delete_kept_contents`, `delete_stored_responses`: delete
+         *     everything kept or stored so far, now.
          */
         TenantSettingsChange: {
             /**
@@ -10691,12 +11068,19 @@ export interface components {
              */
             delete_kept_contents: boolean;
             /**
+             * Delete Stored Responses
+             * @default false
+             */
+            delete_stored_responses: boolean;
+            /**
              * Draft From Answers
              * @default false
              */
             draft_from_answers: boolean;
             /** Keep Contents Days */
             keep_contents_days?: number | null;
+            /** Stored Response Days */
+            stored_response_days?: number | null;
         };
         /** Message */
         tenora_platform__evaluations__schemas__Message: {
@@ -10828,6 +11212,16 @@ export interface components {
              * @default text
              */
             type: string;
+        };
+        /** ThresholdAlert */
+        ThresholdAlert: {
+            /**
+             * Reached At
+             * Format: date-time
+             */
+            reached_at: string;
+            /** Threshold */
+            threshold: number;
         };
         /** TierBytes */
         TierBytes: {
@@ -14134,6 +14528,37 @@ export interface operations {
             };
         };
     };
+    credits_get_tenant_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccountBudget"];
+                };
+            };
+        };
+    };
     credits_list_credits: {
         parameters: {
             query?: {
@@ -14519,6 +14944,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Tenant"];
+                };
+            };
+        };
+    };
+    admin_get_tenant_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantSettings"];
                 };
             };
         };
@@ -16436,6 +16892,35 @@ export interface operations {
             };
         };
     };
+    ledger_list_own_balances: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LedgerBalances"];
+                };
+            };
+        };
+    };
     invoices_get_billing_profile: {
         parameters: {
             query?: never;
@@ -16494,6 +16979,97 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BillingProfile"];
+                };
+            };
+        };
+    };
+    credits_get_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccountBudget"];
+                };
+            };
+        };
+    };
+    credits_put_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AccountBudgetBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccountBudget"];
+                };
+            };
+        };
+    };
+    credits_delete_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };
@@ -16604,6 +17180,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CostPage"];
+                };
+            };
+        };
+    };
+    credits_list_own_credits: {
+        parameters: {
+            query?: {
+                /** @description Return the items after the one with this id */
+                after?: string | null;
+                /** @description Maximum number of items to return */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OwnGrantPage"];
                 };
             };
         };
@@ -17895,6 +18505,109 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ResponseObject"];
                     "text/event-stream": string;
+                };
+            };
+        };
+    };
+    inference_get_response: {
+        parameters: {
+            query?: {
+                /** @description Streams are not replayed: only false */
+                stream?: boolean;
+            };
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseObject"];
+                };
+            };
+        };
+    };
+    inference_delete_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    inference_list_input_items: {
+        parameters: {
+            query?: {
+                /** @description Return the items after the one with this id */
+                after?: string | null;
+                /** @description Maximum number of items to return */
+                limit?: number;
+                /** @description Order in which the items stand */
+                order?: "asc" | "desc";
+            };
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseInputItems"];
                 };
             };
         };

@@ -47,17 +47,28 @@ describe("sessionOf", () => {
     expect(sessionOf({ ...VIEW, tenants: [owner] }, null).place?.may).toContain("people");
   });
 
+  it("lets who pays the bills change what is about them, and nobody who only looks on", () => {
+    const changes = (of: Partial<typeof TENANT>) =>
+      sessionOf({ ...VIEW, tenants: [{ ...TENANT, ...of }] }, null).place?.changes;
+    expect(changes({})).toEqual([]);
+    expect(changes({ role: "billing", scopes: ["usage"] })).toEqual(["usage", "billing"]);
+    expect(changes({ role: null, scopes: ["keys"] })).toEqual(["keys", "billing"]);
+    expect(changes({ role: "developer", scopes: ["inference"] })).toEqual(["inference"]);
+  });
+
   it("has nothing for a key that reads metrics", () => {
     const view = { ...VIEW, type: "admin_key" as const, operator_role: "metrics" as const };
-    expect(() => sessionOf({ ...view, person: null, tenants: [] }, null)).toThrow(/metrics only/);
+    expect(() => sessionOf({ ...view, person: null, tenants: [] }, null)).toThrow(
+      /only read metrics/,
+    );
   });
 });
 
 describe("keyProblem", () => {
   it("says where a key has a letter that no key has", () => {
-    expect(keyProblem("tn_abc_é")).toMatch(/“é” at place 8/);
-    expect(keyProblem("tn_a bc")).toMatch(/a space at place 5/);
-    expect(keyProblem("")).toMatch(/Enter a key/);
+    expect(keyProblem("tn_abc_é")).toMatch(/“é” at position 8/);
+    expect(keyProblem("tn_a bc")).toMatch(/a space at position 5/);
+    expect(keyProblem("")).toMatch(/Enter an API key/);
     expect(keyProblem("tn_abcd1234_0123456789")).toBeNull();
   });
 

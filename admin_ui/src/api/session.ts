@@ -56,7 +56,7 @@ export function sessionOf(view: Schemas["SessionView"], wanted: string | null): 
       changes: [view.operator_role],
     });
   if (view.type === "admin_key" && view.operator_role === "metrics")
-    throw new Error("This key reads metrics only; there is nothing here for it.");
+    throw new Error("This key can only read metrics. Sign in with a key that has another role.");
   const key = view.type === "api_key" ? "tn_" : "tna_";
   return {
     csrf: view.csrf_token,
@@ -76,7 +76,10 @@ function placeOf(tenant: Schemas["SessionTenant"]): Place {
     (scope) => scope !== "inference" || tenant.scopes.includes(scope),
   );
   if (tenant.role === "owner") may.push("people");
-  return { role: "tenant", tenant: tenant.id, name: tenant.name, may, changes: tenant.scopes };
+  const changes: string[] = [...tenant.scopes];
+  // What is about bills is changed by owners, by people of that role, and by keys that make keys.
+  if (tenant.role === "billing" || tenant.scopes.includes("keys")) changes.push("billing");
+  return { role: "tenant", tenant: tenant.id, name: tenant.name, may, changes };
 }
 
 export function placeId(place: Place): string {
@@ -107,12 +110,12 @@ export async function loadSession(): Promise<Session | null> {
 
 /** What is wrong with a key before it is sent, in a sentence; null: nothing that can be seen. */
 export function keyProblem(key: string): string | null {
-  if (key === "") return "Enter a key first.";
+  if (key === "") return "Enter an API key.";
   const at = [...key].findIndex((letter) => letter < "!" || letter > "~");
   if (at >= 0) {
     const letter = [...key][at] ?? "";
     const shown = letter.trim() === "" ? "a space" : `“${letter}”`;
-    return `Keys have plain letters, digits and signs only; this one has ${shown} at place ${at + 1}. Copy it again.`;
+    return `API keys contain no spaces and only ASCII characters. This one has ${shown} at position ${at + 1}. Copy the key again.`;
   }
   return null;
 }
@@ -121,13 +124,15 @@ export function keyProblem(key: string): string | null {
 export async function signInByKey(key: string): Promise<Session> {
   try {
     const { data } = await createClient(NOBODY).POST("/auth/session", { body: { key } });
-    if (data === undefined) throw new Error("The server sent an empty answer.");
+    if (data === undefined) throw new Error("The server sent an empty response. Try again.");
     return sessionOf(data, null);
   } catch (error) {
     if (error instanceof ApiError && error.status === 401)
-      throw new Error("This key is not known here. Check that it is complete and not revoked.");
+      throw new Error(
+        "This API key is not valid. Check that you copied all of it and that it has not been revoked.",
+      );
     if (error instanceof ApiError && error.status === 403)
-      throw new Error(`This key is known but not allowed in: ${error.message}`);
+      throw new Error(`This API key cannot sign in: ${error.message}`);
     throw new Error(describe(error));
   }
 }

@@ -40,12 +40,12 @@ export function AuditList({ side }: { side: Side }) {
   return (
     <>
       <Group mb="sm" gap="sm" align="flex-end">
-        <SearchField label="Search the log" placeholder="Name, action or id" />
+        <SearchField label="Search the audit log" placeholder="Name, action or ID" />
         <NativeSelect
-          aria-label="What was done"
+          aria-label="Action"
           value={action ?? ""}
           data={[
-            { value: "", label: "Every action" },
+            { value: "", label: "All actions" },
             ...Object.entries(ACTION_GROUPS[side]).map(([value, label]) => ({ value, label })),
           ]}
           onChange={(event) => setAction(event.currentTarget.value || null)}
@@ -54,15 +54,15 @@ export function AuditList({ side }: { side: Side }) {
         <Day label="Until" value={until} onChange={setUntil} />
       </Group>
       <Group mb="sm" gap="xs">
-        <Chosen name="by" value={actor} onClear={() => setActor(null)} />
-        <Chosen name="on" value={target} onClear={() => setTarget(null)} />
-        <Chosen name="of" value={tenant} onClear={() => setTenant(null)} />
+        <Chosen name="actor" value={actor} onClear={() => setActor(null)} />
+        <Chosen name="target" value={target} onClear={() => setTarget(null)} />
+        <Chosen name="tenant" value={tenant} onClear={() => setTenant(null)} />
       </Group>
       {found.isPending && <TableSkeleton />}
       {found.error && <ErrorState error={found.error} onRetry={found.refetch} />}
       {found.first && found.rows.length === 0 && (
-        <EmptyState icon={<IconHistory size={24} />} title="No such entry">
-          Nothing in the log fits. Search for less, or over a longer time.
+        <EmptyState icon={<IconHistory size={24} />} title="No entries match these filters">
+          Clear a filter or choose a longer period.
         </EmptyState>
       )}
       {found.rows.length > 0 && (
@@ -78,7 +78,7 @@ export function AuditList({ side }: { side: Side }) {
           {...found.more}
         />
       )}
-      <SidePanel param="entry" title={() => <Text fw={600}>Entry of the audit log</Text>}>
+      <SidePanel param="entry" title={() => <Text fw={600}>Audit log entry</Text>}>
         {(id) => <EntryView side={side} id={id} />}
       </SidePanel>
     </>
@@ -116,7 +116,7 @@ function Chosen({ name, value, onClear }: ChosenProps) {
       withRemoveButton
       onRemove={onClear}
       removeButtonProps={{
-        "aria-label": `Not only ${name} ${value}`,
+        "aria-label": `Remove filter: ${name} ${value}`,
         tabIndex: 0,
         "aria-hidden": false,
       }}
@@ -136,25 +136,25 @@ function columnsOf(side: Side, { onActor, onTarget, onTenant }: Narrowing): Colu
   const columns: Column<Entry>[] = [
     {
       key: "at",
-      header: "When",
+      header: "Time",
       sort: "-at",
       width: 190,
       cell: ({ at }) => formatMoment(at),
     },
     {
       key: "actor",
-      header: "Who",
+      header: "Actor",
       cell: (entry) => <Narrow value={actorOf(entry)} onClick={() => onActor(entry.actor)} />,
     },
-    { key: "action", header: "What", width: 220, cell: (entry) => <Opens entry={entry} /> },
+    { key: "action", header: "Action", width: 220, cell: (entry) => <Opens entry={entry} /> },
     {
       key: "target",
-      header: "On",
+      header: "Target",
       cell: ({ target, target_name }) => (
         <Narrow value={target} name={target_name} onClick={() => onTarget(target)} isCode />
       ),
     },
-    { key: "address", header: "From", width: 130, cell: ({ address }) => address ?? "–" },
+    { key: "address", header: "IP address", width: 130, cell: ({ address }) => address ?? "–" },
   ];
   if (side === "operator")
     columns.splice(4, 0, {
@@ -201,7 +201,7 @@ function Narrow({ value, name, isCode = false, onClick }: NarrowProps) {
       fz={isCode ? "xs" : "sm"}
       maw="100%"
       truncate
-      title={`Only ${value}`}
+      title={`Filter by ${value}`}
       onClick={(event) => {
         event.stopPropagation();
         onClick();

@@ -12,14 +12,14 @@ export function Changes({ changes }: { changes: Change[] }) {
   const same = changes.length - differing.length;
   const shown = isAll ? changes : differing;
   if (changes.length === 0)
-    return <Text size="sm">The entry says nothing of how it was before or after.</Text>;
+    return <Text size="sm">This entry has no field values from before or after the action.</Text>;
   return (
     <>
       {shown.length === 0 ? (
-        <Text size="sm">Nothing is different.</Text>
+        <Text size="sm">No field changed.</Text>
       ) : (
-        <Scrollable label="What changed">
-          <table className={classes.table} aria-label="What changed">
+        <Scrollable label="Changed fields">
+          <table className={classes.table} aria-label="Changed fields">
             <thead>
               <tr>
                 <th scope="col">Field</th>
@@ -51,7 +51,9 @@ export function Changes({ changes }: { changes: Change[] }) {
       )}
       {same > 0 && (
         <Anchor component="button" type="button" size="xs" onClick={() => setAll(!isAll)}>
-          {isAll ? "Only what differs" : `Also the ${same} that stayed as they were`}
+          {isAll
+            ? "Show only changed fields"
+            : `Show ${same} unchanged ${same === 1 ? "field" : "fields"}`}
         </Anchor>
       )}
     </>

@@ -16,8 +16,8 @@ export function EntryView({ side, id }: { side: Side; id: string }) {
   if (entry.error) return <ErrorState error={entry.error} onRetry={() => entry.refetch()} />;
   if (entry.data === null)
     return (
-      <EmptyState icon={<IconFileSearch size={24} />} title="No such entry">
-        There is no entry of this id that you may see.
+      <EmptyState icon={<IconFileSearch size={24} />} title="Entry not found">
+        There is no entry with this ID, or your role does not allow you to see it.
       </EmptyState>
     );
   return <Found entry={entry.data} />;
@@ -28,8 +28,8 @@ function Found({ entry }: { entry: Entry }) {
   return (
     <Stack>
       <Stack gap={6} component="dl" m={0}>
-        <Fact name="When">{formatMoment(entry.at)}</Fact>
-        <Fact name="Who">
+        <Fact name="Time">{formatMoment(entry.at)}</Fact>
+        <Fact name="Actor">
           {actorOf(entry)}
           {entry.actor_name && (
             <Text size="xs" c="dimmed" ff="monospace">
@@ -37,7 +37,7 @@ function Found({ entry }: { entry: Entry }) {
             </Text>
           )}
         </Fact>
-        <Fact name="On">
+        <Fact name="Target">
           {entry.target_name}
           <Copyable value={entry.target} label="target" />
         </Fact>
@@ -47,20 +47,20 @@ function Found({ entry }: { entry: Entry }) {
             <Copyable value={entry.tenant_id} label="tenant" />
           </Fact>
         )}
-        <Fact name="From">{entry.address ?? "the platform itself"}</Fact>
+        <Fact name="IP address">{entry.address ?? "the platform"}</Fact>
         {entry.request_id && (
           <Fact name="Request">
-            <Copyable value={entry.request_id} label="request id" />
+            <Copyable value={entry.request_id} label="request ID" />
           </Fact>
         )}
       </Stack>
-      <Divider label="What changed" labelPosition="left" />
+      <Divider label="Changes" labelPosition="left" />
       <Box>
         <Changes changes={changesOf(entry.before, entry.after)} />
       </Box>
       {others.length > 0 && (
         <>
-          <Divider label="Also said" labelPosition="left" />
+          <Divider label="Details" labelPosition="left" />
           <Stack gap={6} component="dl" m={0}>
             {others.map(({ path, after }) => (
               <Fact key={path} name={path}>
@@ -70,7 +70,7 @@ function Found({ entry }: { entry: Entry }) {
           </Stack>
         </>
       )}
-      <Divider label="In the chain" labelPosition="left" />
+      <Divider label="Hash chain" labelPosition="left" />
       <Stack gap={6} component="dl" m={0}>
         <Fact name="Place">
           {entry.seq} of {entry.chain}
@@ -82,7 +82,7 @@ function Found({ entry }: { entry: Entry }) {
           <Copyable
             value={entry.prev_hash}
             shown={`${shortDigest(entry.prev_hash)}…`}
-            label="hash before it"
+            label="previous hash"
           />
         </Fact>
         <Fact name="Entry">

@@ -73,18 +73,18 @@ export function actorOf({ actor, actor_name }: Pick<Entry, "actor" | "actor_name
 /** The beginnings that actions share, to choose from. */
 export const ACTION_GROUPS: Record<Side, Record<string, string>> = {
   own: {
-    "api_key.*": "Keys",
+    "api_key.*": "API keys",
     "adapter*": "Adapters",
-    "rollout*": "Roll-outs",
+    "rollout*": "Rollouts",
     "member.*": "People",
     "invitation.*": "Invitations",
     "webhook*": "Webhooks",
-    "tenant.*": "The account",
+    "tenant.*": "Account",
   },
   operator: {
     "tenant.*": "Tenants",
     "plan.*": "Plans",
-    "api_key.*": "Tenants' keys",
+    "api_key.*": "Tenant API keys",
     "admin_key.*": "Admin keys",
     "session.*": "Sign-ins",
     "member.*": "People",

@@ -55,7 +55,7 @@ export function useOwnExport() {
     mutationFn: async () => {
       const answer = await client.GET("/v1/audit_logs/export", { parseAs: "blob" });
       const content: unknown = answer.data;
-      if (!(content instanceof Blob)) throw new Error("The server sent an empty file.");
+      if (!(content instanceof Blob)) throw new Error("The server sent an empty file. Try again.");
       save(content, fileName(answer.response, "audit_log.jsonl"));
     },
   });

@@ -4,7 +4,7 @@ import { IconMoon, IconSun } from "@tabler/icons-react";
 export function ColorSchemeToggle() {
   const { setColorScheme } = useMantineColorScheme();
   const dark = useComputedColorScheme("light") === "dark";
-  const label = dark ? "Use light colours" : "Use dark colours";
+  const label = dark ? "Switch to light mode" : "Switch to dark mode";
   return (
     <Tooltip label={label}>
       <ActionIcon

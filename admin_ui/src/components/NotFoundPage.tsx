@@ -11,7 +11,7 @@ export function NotFoundPage({ first }: { first: { path: string; label: string }
       <Card>
         <Stack gap="sm">
           <Text size="sm">
-            There is no page at <Code>{pathname}</Code>, or your role does not open it.
+            There is no page at <Code>{pathname}</Code>, or your role does not have access to it.
           </Text>
           <Anchor component={Link} to={first.path} size="sm">
             Go to {first.label}

@@ -29,7 +29,7 @@ class Boundary extends Component<BoundaryProps, { error: unknown; pathname: stri
     if (this.state.error === null) return this.props.children;
     return (
       <ErrorState
-        title="This page failed"
+        title="This page could not be displayed"
         error={this.state.error}
         onRetry={() => window.location.reload()}
       />

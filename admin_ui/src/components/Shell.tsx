@@ -29,12 +29,14 @@ import { useSession } from "../api/context";
 import { type Place, placeId } from "../api/session";
 import { LiveBadge } from "../live/LiveBadge";
 import { type PageRoute, routesOf } from "../routes";
+import { useAccountBudget } from "../tenant/budget/queries";
 import { ColorSchemeToggle } from "./ColorSchemeToggle";
 import { Logo } from "./Logo";
 import classes from "./Shell.module.css";
 
 const loadSearch = () => import("../search/Search");
 const Search = lazy(loadSearch);
+const BudgetBanner = lazy(() => import("../tenant/budget/Banner"));
 const searchShortcut = /mac/i.test(navigator.userAgent) ? "⌘ K" : "Ctrl K";
 
 export function Shell({ children }: { children: ReactNode }) {
@@ -49,7 +51,7 @@ export function Shell({ children }: { children: ReactNode }) {
       padding={{ base: "md", sm: "lg" }}
     >
       <a href="#main" className={classes.skip}>
-        Skip to the content
+        Skip to main content
       </a>
       <AppShell.Header px={{ base: "md", sm: "lg" }} className={classes.header}>
         <Group h="100%" gap="sm" wrap="nowrap" justify="space-between">
@@ -85,10 +87,21 @@ export function Shell({ children }: { children: ReactNode }) {
       <AppShell.Main id="main" className={classes.main}>
         <Box maw={1440} mx="auto">
           {children}
+          <Suspense>
+            <BudgetAlert />
+          </Suspense>
         </Box>
       </AppShell.Main>
     </AppShell>
   );
+}
+
+/** For who may see what a tenant spends; it is loaded where there is a budget. */
+function BudgetAlert() {
+  const place = useSession().session?.place;
+  const isAllowed = place?.role === "tenant" && place.may.includes("usage");
+  const budget = useAccountBudget(null, isAllowed).data;
+  return budget?.amount == null ? null : <BudgetBanner />;
 }
 
 /** The entry of the navigation that the address belongs to: the longest one that it begins with. */
@@ -161,7 +174,7 @@ function Whose() {
           color="gray"
           px={6}
           rightSection={<IconChevronDown size={14} />}
-          aria-label={`Where: ${nameOf(place)}`}
+          aria-label={`Switch from ${nameOf(place)}`}
         >
           {label}
         </Button>

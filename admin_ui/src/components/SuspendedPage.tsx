@@ -17,8 +17,8 @@ export function SuspendedPage() {
         role="alert"
       >
         <Text size="sm" mb="sm">
-          Requests, API keys and pages are blocked until the operator of this server lifts the
-          suspension. Contact the operator to find out why.
+          Requests, API keys and pages are blocked while the tenant is suspended. Contact the
+          operator of this server.
         </Text>
         <Button size="xs" variant="default" onClick={() => window.location.reload()}>
           Check again

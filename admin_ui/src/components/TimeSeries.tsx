@@ -81,7 +81,7 @@ export function TimeSeries(props: TimeSeriesProps) {
           </Text>
           <UnstyledButton
             className={classes.key}
-            aria-label={isTable ? `${label}: show the chart` : `${label}: show as a table`}
+            aria-label={isTable ? `${label}: show as chart` : `${label}: show as table`}
             onClick={() => setTable(!isTable)}
           >
             {isTable ? <IconChartLine size={15} /> : <IconTable size={15} />}
@@ -175,7 +175,7 @@ function Canvas(props: CanvasProps) {
       <div
         ref={box}
         role="img"
-        aria-label={`${props.label}, a chart`}
+        aria-label={`${props.label}, chart`}
         aria-describedby={help}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: the arrow keys move its cursor
         tabIndex={0}
@@ -194,8 +194,8 @@ function Canvas(props: CanvasProps) {
         }}
       />
       <span id={help} hidden>
-        Left and right arrow move along the time; the values stand in the legend.
-        {props.onPick && " Enter opens what is behind them."}
+        Use the left and right arrow keys to move in time. The legend shows the values.
+        {props.onPick && " Press Enter to open the requests at that time."}
       </span>
     </>
   );
@@ -211,7 +211,7 @@ interface NumbersProps {
 
 function Numbers({ label, times, series, format, height }: NumbersProps) {
   return (
-    <Scrollable label={`${label}, the numbers`} className={classes.numbers} style={{ height }}>
+    <Scrollable label={`${label}, table`} className={classes.numbers} style={{ height }}>
       <table aria-label={label}>
         <thead>
           <tr>

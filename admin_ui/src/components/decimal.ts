@@ -7,7 +7,7 @@ const DECIMAL = /^(-?)(\d+)(?:\.(\d{1,12})0*)?$/;
 /** In 10^-12 of one; throws for what is no decimal of the server's. */
 function units(amount: string): bigint {
   const match = DECIMAL.exec(amount);
-  if (!match) throw new RangeError(`${amount} is no decimal.`);
+  if (!match) throw new RangeError(`${amount} is not a decimal number.`);
   const [, sign, whole = "0", fraction = ""] = match;
   const size = BigInt(whole) * UNIT + BigInt(fraction.padEnd(PLACES, "0"));
   return sign === "-" ? -size : size;

@@ -72,8 +72,8 @@ export function ErrorState({ error, title, onRetry }: ErrorStateProps) {
 
 function ForbiddenState({ error }: { error: ApiError }) {
   return (
-    <EmptyState icon={<IconLock size={24} />} title="You have no access to this">
-      {error.message} Ask an owner for the role that may.
+    <EmptyState icon={<IconLock size={24} />} title="You do not have access to this page">
+      {error.message} Ask an account owner for a role with access.
     </EmptyState>
   );
 }
@@ -81,14 +81,15 @@ function ForbiddenState({ error }: { error: ApiError }) {
 function NotFoundState({ error }: { error: ApiError }) {
   return (
     <EmptyState icon={<IconZoomQuestion size={24} />} title="Not found">
-      {error.message} It may have been deleted, or belong to somebody else.
+      {error.message} It may have been deleted, or it belongs to another account.
     </EmptyState>
   );
 }
 
+/** What a Stack has below it is hidden until it is gone (global.css), so that nothing jumps. */
 export function TableSkeleton({ rows = 4 }: { rows?: number }) {
   return (
-    <Card role="status" aria-busy="true" aria-label="Loading">
+    <Card role="status" aria-busy="true" aria-label="Loading" data-loading>
       <Stack gap="md">
         {Array.from({ length: rows }, (_, row) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: identical placeholders in a fixed order

@@ -49,7 +49,7 @@ export default function InvitationPage({ token, onDone }: { token: string; onDon
           </Title>
           {offer.data && <Offer of={offer.data} />}
           {offer.error ? (
-            <ErrorState title="This invitation cannot be used" error={offer.error} />
+            <ErrorState title="This invitation is not valid" error={offer.error} />
           ) : session?.isPerson ? (
             <>
               <Text size="sm">You are signed in as {session.who}.</Text>
@@ -60,12 +60,12 @@ export default function InvitationPage({ token, onDone }: { token: string; onDon
             </>
           ) : provider === null ? (
             <Text size="sm">
-              An invitation is for people who sign in, and no sign-in provider is set up on this
-              server. Ask its operator.
+              Invitations need a sign-in provider, and none is configured on this server. Contact
+              the operator.
             </Text>
           ) : (
             <>
-              <Text size="sm">Sign in first; then you can join.</Text>
+              <Text size="sm">Sign in to accept the invitation.</Text>
               <Button component="a" href={loginUrl()}>
                 Sign in with {provider}
               </Button>

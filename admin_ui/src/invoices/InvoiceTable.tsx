@@ -26,7 +26,7 @@ export function InvoiceTable({ invoices, addressOf, tenants, ...more }: InvoiceT
       header: "Number",
       cell: (each) => (
         <Anchor component={Link} to={addressOf(each)} size="sm">
-          {each.number ?? `Draft of ${monthTitle(each.period)}`}
+          {each.number ?? `Draft for ${monthTitle(each.period)}`}
         </Anchor>
       ),
     },
@@ -43,7 +43,7 @@ export function InvoiceTable({ invoices, addressOf, tenants, ...more }: InvoiceT
     { key: "status", header: "Status", cell: (each) => <InvoiceBadge invoice={each} /> },
     {
       key: "due",
-      header: "Due on",
+      header: "Due date",
       cell: (each) => (each.due_at ? formatDate(each.due_at).split(",")[0] : "–"),
     },
     {

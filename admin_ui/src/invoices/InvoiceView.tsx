@@ -25,13 +25,13 @@ export function InvoiceView({ side, invoice, requestAddress }: InvoiceViewProps)
   return (
     <Stack>
       {invoice.status === "void" && (
-        <Alert color="gray" title="This invoice was taken back">
-          {invoice.reason}. What it was for comes with the next one.
+        <Alert color="gray" title="This invoice was voided">
+          {invoice.reason}. Its usage is billed again on the next invoice.
         </Alert>
       )}
       {invoice.of_invoice && (
-        <Alert color="grape" title="A credit note">
-          It gives back part of{" "}
+        <Alert color="grape" title="Credit note">
+          This credit note reduces{" "}
           <Anchor component={Link} to={`../${invoice.of_invoice}`} relative="path">
             an invoice
           </Anchor>
@@ -45,7 +45,7 @@ export function InvoiceView({ side, invoice, requestAddress }: InvoiceViewProps)
         <Stat
           label="Amount due"
           value={money(invoice.amount_due)}
-          hint={invoice.due_at ? `until ${formatDate(invoice.due_at)}` : undefined}
+          hint={invoice.due_at ? `due ${formatDate(invoice.due_at)}` : undefined}
         />
       </SimpleGrid>
       <SimpleGrid cols={{ base: 1, sm: 2 }} spacing="sm">
@@ -105,7 +105,7 @@ function Party({ title, of }: { title: string; of: Invoice["seller"] }) {
     <Panel title={title}>
       {lines.filter(Boolean).length === 0 && (
         <Text size="sm" c="dimmed">
-          No billing details were set when this invoice was made.
+          No billing details were set when this invoice was created.
         </Text>
       )}
       {lines.filter(Boolean).map((line) => (
@@ -124,7 +124,7 @@ function Payments({ invoice }: { invoice: Invoice }) {
         <Group key={payment.id} justify="space-between">
           <Text size="sm">
             {formatDate(payment.paid_at)} · {payment.reference}
-            {payment.reversed_at && " · taken back"}
+            {payment.reversed_at && " · reversed"}
           </Text>
           <Text size="sm" td={payment.reversed_at ? "line-through" : undefined}>
             <Money of={{ amount: payment.amount, currency: invoice.currency }} />

@@ -63,7 +63,7 @@ export function LineExplorer({ side, invoice, no, requestAddress }: LineExplorer
       {line && (
         <Text size="sm">
           {equation(line, invoice.currency)} ={" "}
-          <strong>{formatMoney(line.exact_amount, invoice.currency)}</strong>, on the invoice{" "}
+          <strong>{formatMoney(line.exact_amount, invoice.currency)}</strong>, invoiced as{" "}
           {formatMoney(line.amount, invoice.currency)}.
         </Text>
       )}
@@ -75,7 +75,7 @@ export function LineExplorer({ side, invoice, no, requestAddress }: LineExplorer
             rightSection={
               <CloseButton
                 size="xs"
-                aria-label={`Not only of ${part[name] || BASE_MODEL}`}
+                aria-label={`Remove filter: ${part[name] || BASE_MODEL}`}
                 onClick={() => {
                   const { [name]: _, ...rest } = part;
                   set(rest, nextGroup(rest));
@@ -89,7 +89,7 @@ export function LineExplorer({ side, invoice, no, requestAddress }: LineExplorer
       </Group>
       <SegmentedControl
         size="xs"
-        aria-label="Take it apart by"
+        aria-label="Group by"
         data={GROUPS.map((each) => ({ ...each }))}
         value={by}
         onChange={(value) => set(part, value as LineGroup)}
@@ -100,7 +100,7 @@ export function LineExplorer({ side, invoice, no, requestAddress }: LineExplorer
       )}
       {found.data && (
         <DataTable
-          label={`The line by ${by === "api_key" ? "key" : by}`}
+          label={`Line by ${by === "api_key" ? "API key" : by}`}
           columns={columnsOf(by, invoice.currency, down, requestAddress)}
           rows={rows}
           rowKey={(row) => row.event_id ?? nameOf(by, row)}
@@ -113,7 +113,7 @@ export function LineExplorer({ side, invoice, no, requestAddress }: LineExplorer
       )}
       {found.data && rows.length === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing of this line is of that part.
+          No usage on this line matches these filters.
         </Text>
       )}
     </Stack>

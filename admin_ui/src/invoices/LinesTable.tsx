@@ -9,8 +9,8 @@ import type { Invoice, InvoiceLine } from "./queries";
 export function LinesTable({ invoice }: { invoice: Invoice }) {
   return (
     <Card p={0}>
-      <Scrollable label="Lines of the invoice">
-        <Table miw={680} aria-label="Lines">
+      <Scrollable label="Invoice lines">
+        <Table miw={680} aria-label="Invoice lines">
           <Table.Thead>
             <Table.Tr>
               <Table.Th>Line</Table.Th>
@@ -50,7 +50,7 @@ function Line({ line, currency }: { line: InvoiceLine; currency: string }) {
             variant="subtle"
             size="compact-sm"
             ml={-8}
-            aria-label={`What is behind line ${line.no}: ${line.description}`}
+            aria-label={`Show usage behind line ${line.no}: ${line.description}`}
             onClick={() => open(String(line.no))}
           >
             {line.description}
@@ -59,7 +59,7 @@ function Line({ line, currency }: { line: InvoiceLine; currency: string }) {
           <Text size="sm">{line.description}</Text>
         )}
         <Text size="xs" c="dimmed">
-          {[line.month, line.price_version && `price list ${line.price_version}`]
+          {[line.month, line.price_version && `price list version ${line.price_version}`]
             .filter(Boolean)
             .join(" · ")}
         </Text>

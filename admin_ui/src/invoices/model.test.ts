@@ -61,7 +61,7 @@ describe("lines", () => {
       { from: 10, per_million: "3" },
     ];
     expect(equation({ ...LINE, prices }, "EUR")).toBe(
-      "105,000,000 tokens × €4.00, €3.00 from 10 on / 1,000,000",
+      "105,000,000 tokens × €4.00, €3.00 from 10 / 1,000,000",
     );
     expect(equation({ ...LINE, quantity: null }, "USD")).toBeNull();
   });

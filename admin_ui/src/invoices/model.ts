@@ -29,7 +29,7 @@ export function leadsDown(line: Schemas["InvoiceLine"]): boolean {
 /** What a row is called, by what the line is taken apart. */
 export function nameOf(by: LineGroup, row: Schemas["LineDetail"]): string {
   if (by === "day") return row.day ?? "";
-  if (by === "api_key") return row.api_key_id ?? "no key";
+  if (by === "api_key") return row.api_key_id ?? "no API key";
   if (by === "request") return row.x_request_id ?? row.request_id ?? row.event_id ?? "";
   return adapterOf(row) || BASE_MODEL;
 }
@@ -59,7 +59,7 @@ export function equation(line: Schemas["InvoiceLine"], currency: string): string
   const quantity = `${formatCount(line.quantity)} ${line.unit ?? ""}`.trim();
   const prices = line.prices.map(({ from, per_million }) => {
     const price = formatMoney(per_million, currency);
-    return from === 0 ? price : `${price} from ${formatCount(from)} on`;
+    return from === 0 ? price : `${price} from ${formatCount(from)}`;
   });
   return `${quantity} × ${prices.join(", ")} / 1,000,000`;
 }

@@ -90,7 +90,7 @@ export function useInvoiceFile(side: Side, invoice_id: string) {
           ? await client.GET(`/v1/invoices/{invoice_id}.${format}`, asked)
           : await client.GET(`/admin/v1/invoices/{invoice_id}.${format}`, asked);
       const content: unknown = answer.data;
-      if (!(content instanceof Blob)) throw new Error("The server sent an empty file.");
+      if (!(content instanceof Blob)) throw new Error("The server sent an empty file. Try again.");
       save(content, fileName(answer.response, `${invoice_id}.${format}`));
     },
   });

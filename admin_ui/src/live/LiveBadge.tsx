@@ -17,8 +17,8 @@ export function LiveBadge() {
     <Tooltip
       label={
         isLive
-          ? "The server tells this page what changes."
-          : "The server is not heard. What is shown is as old as it says; it comes back by itself."
+          ? "This page receives updates as they happen."
+          : "The connection for live updates is lost. The data is as old as shown; reconnecting automatically."
       }
     >
       <Badge
@@ -27,7 +27,11 @@ export function LiveBadge() {
         aria-live="off"
         data-testid="live"
       >
-        {isLive ? "live" : status === "connecting" ? "connecting" : `away, ${age ?? "never heard"}`}
+        {isLive
+          ? "live"
+          : status === "connecting"
+            ? "connecting"
+            : `disconnected, ${age ?? "no data yet"}`}
       </Badge>
     </Tooltip>
   );

@@ -29,8 +29,8 @@ export function TenantPicker({ value, onChange, ...rest }: TenantPickerProps) {
     <Select
       searchable
       filter={({ options }) => options}
-      placeholder="Name or id"
-      nothingFoundMessage="No tenant is like that"
+      placeholder="Name or ID"
+      nothingFoundMessage="No tenants match"
       limit={50}
       data={data}
       value={value}

@@ -9,6 +9,9 @@ import { useInvite } from "./queries";
 
 interface InviteModalProps {
   whose: Whose;
+  /** The role that is chosen first. */
+  role?: string;
+  title?: string;
   opened: boolean;
   onClose: () => void;
 }
@@ -17,18 +20,24 @@ export function InviteModal({ opened, ...props }: InviteModalProps) {
   return opened ? <Invite {...props} /> : null;
 }
 
-function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
+function Invite({ whose, role: first, title, onClose }: Omit<InviteModalProps, "opened">) {
   const roles = Object.entries(rolesOf(whose));
-  const [role, setRole] = useState(roles[1]?.[0] ?? "");
+  const [role, setRole] = useState(first ?? roles[1]?.[0] ?? "");
   const [email, setEmail] = useState("");
   const invite = useInvite(whose);
   const link = invite.data && {
     label: "Link",
     value: invite.data.link,
-    note: "This link is shown once. It is good for a week and for one person.",
+    note: "Copy the link now. It is shown only once, is valid for one week and can be used by one person.",
   };
   return (
-    <OnceModal opened title="Invite a person" size="md" once={link ?? null} onClose={onClose}>
+    <OnceModal
+      opened
+      title={title ?? "Invite person"}
+      size="md"
+      once={link ?? null}
+      onClose={onClose}
+    >
       <form
         onSubmit={(event) => {
           event.preventDefault();
@@ -44,7 +53,7 @@ function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
           />
           <TextInput
             label="Email"
-            description="Only who signs in with it may join; anybody with the link if left empty."
+            description="Only a person who signs in with this address can join. Leave empty to let anyone with the link join."
             type="email"
             value={email}
             onChange={(event) => setEmail(event.currentTarget.value)}
@@ -55,7 +64,7 @@ function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
               Cancel
             </Button>
             <Button type="submit" loading={invite.isPending}>
-              Make the link
+              Create link
             </Button>
           </Group>
         </Stack>

@@ -68,7 +68,7 @@ function Members({ whose, mayChange }: PeopleProps) {
     },
     {
       key: "signed_in",
-      header: "Signed in",
+      header: "Last sign-in",
       width: 160,
       cell: ({ signed_in_at }) => formatDate(signed_in_at),
     },
@@ -99,9 +99,9 @@ function Members({ whose, mayChange }: PeopleProps) {
     <>
       {change.error ? <ErrorState error={change.error} /> : null}
       {people.rows.length === 0 ? (
-        <EmptyState icon={<IconUsersGroup size={24} />} title="Nobody yet">
-          People join by an invitation's link, once a sign-in provider is set up on this server.
-          Keys work without.
+        <EmptyState icon={<IconUsersGroup size={24} />} title="No people yet">
+          People join with an invitation link. This needs a sign-in provider on this server; API
+          keys work without one.
         </EmptyState>
       ) : (
         <DataTable
@@ -115,7 +115,7 @@ function Members({ whose, mayChange }: PeopleProps) {
       )}
       <ConfirmModal
         opened={leaving !== null}
-        title="Remove a person"
+        title="Remove person"
         confirm="Remove"
         busy={remove.isPending}
         error={remove.error}
@@ -127,8 +127,8 @@ function Members({ whose, mayChange }: PeopleProps) {
           setLeaving(null);
         }}
       >
-        {leaving && nameOf(leaving)} is out with the next request, and what they run ends. Keys that
-        they made stay.
+        {leaving && nameOf(leaving)} loses access immediately, and their running requests are
+        stopped. API keys that they created keep working.
       </ConfirmModal>
     </>
   );
@@ -152,11 +152,11 @@ function Invitations({ whose, mayChange }: PeopleProps) {
   return (
     <Panel
       title="Invitations"
-      note={`${open.length} open. A link is good for one person.`}
+      note={`${open.length} open. Each link can be used by one person.`}
       padding="0"
       action={
         <Anchor component="button" type="button" size="sm" onClick={() => setAll(!isAll)}>
-          {isAll ? "Only open ones" : "Show used and expired ones"}
+          {isAll ? "Show only open invitations" : "Show used and expired invitations"}
         </Anchor>
       }
     >
@@ -165,17 +165,17 @@ function Invitations({ whose, mayChange }: PeopleProps) {
         <DataTable
           label={isAll ? "All invitations" : "Open invitations"}
           columns={[
-            { key: "who", header: "Invited", cell: ({ email }) => email ?? "whoever has the link" },
+            { key: "who", header: "Invitee", cell: ({ email }) => email ?? "anyone with the link" },
             { key: "role", header: "Role", width: 120, cell: ({ role }) => role },
             {
               key: "state",
-              header: "State",
+              header: "Status",
               width: 110,
               cell: ({ state }) => <Badge color={STATES[state]}>{state}</Badge>,
             },
             {
               key: "until",
-              header: "Until",
+              header: "Expires",
               width: 160,
               cell: ({ expires_at }) => formatDate(expires_at),
             },
@@ -188,7 +188,7 @@ function Invitations({ whose, mayChange }: PeopleProps) {
                   <Button
                     size="compact-sm"
                     variant="default"
-                    aria-label={`Withdraw the invitation of ${each.email ?? "whoever has the link"}`}
+                    aria-label={`Withdraw invitation for ${each.email ?? "anyone with the link"}`}
                     loading={withdraw.isPending && withdraw.variables === each.id}
                     onClick={() => withdraw.mutate(each.id)}
                   >

@@ -11,18 +11,18 @@ export type MemberRole = Schemas["MemberChange"]["role"];
 export type OperatorRole = Schemas["OperatorChange"]["role"];
 
 const MEMBERS: Record<MemberRole, string> = {
-  owner: "everything, people and keys included",
+  owner: "full access, including people and keys",
   developer: "adapters, inference, usage",
-  billing: "usage, invoices, the billing profile",
-  viewer: "looks, changes nothing",
+  billing: "usage, invoices and the billing profile",
+  viewer: "read only",
 };
 
 export const OPERATORS: Record<OperatorRole, string> = {
-  owner: "everything, admin keys and people included",
+  owner: "full access, including admin keys and people",
   operator: "tenants, plans, keys, adapters, webhooks",
   billing: "prices, invoices, credit",
-  read_only: "looks, changes nothing",
-  metrics: "reads /metrics, no page",
+  read_only: "read only",
+  metrics: "only the /metrics endpoint",
 };
 
 /** The roles with what they may, in words. */
@@ -44,11 +44,11 @@ export function nameOf({ email, name, id }: Person): string {
 
 /** A role as it goes to the server. Throws for one that does not exist there. */
 export function memberRole(role: string): MemberRole {
-  if (!isMemberRole(role)) throw new RangeError(`${role} is no role of a tenant's.`);
+  if (!isMemberRole(role)) throw new RangeError(`${role} is not a tenant role.`);
   return role;
 }
 
 export function operatorRole(role: string): OperatorRole {
-  if (!isOperatorRole(role)) throw new RangeError(`${role} is no role of the operator's people.`);
+  if (!isOperatorRole(role)) throw new RangeError(`${role} is not an operator role.`);
   return role;
 }

@@ -36,8 +36,8 @@ export function RejectedList({ side, tenant }: { side: Side; tenant?: string }) 
       {found.first && found.rows.length === 0 && (
         <EmptyState icon={<IconMoodSmile size={24} />} title="No rejected calls">
           {FILTERS.some((name) => params.has(name))
-            ? "No call matches these filters. Remove one, or choose another time."
-            : "No call of the inference API was answered with an error in the last days."}
+            ? "No calls match these filters. Remove a filter, or choose a longer period."
+            : "Inference API calls that return an error appear here. There were none in the last days."}
         </EmptyState>
       )}
       {found.rows.length > 0 && (
@@ -61,7 +61,7 @@ export function RejectedList({ side, tenant }: { side: Side; tenant?: string }) 
 
 function saidOf(rows: readonly RejectedCall[], hasMore: boolean): string {
   const calls = rows.reduce((sum, each) => sum + each.calls, 0);
-  return hasMore ? `The newest ${counted(calls, "call")}` : counted(calls, "call");
+  return hasMore ? `Newest ${counted(calls, "call")}` : counted(calls, "call");
 }
 
 function Filters({ params }: { params: URLSearchParams }) {
@@ -84,7 +84,7 @@ function Filters({ params }: { params: URLSearchParams }) {
     <Group gap="sm" mb="sm" align="flex-end" role="search" aria-label="Rejected calls">
       <SearchField
         label="Search rejected calls"
-        placeholder="Message, field, model or request id"
+        placeholder="Message, field, model or request ID"
       />
       <Select
         aria-label="Status"
@@ -110,7 +110,7 @@ function Filters({ params }: { params: URLSearchParams }) {
           leftSection={<IconX size={14} />}
           onClick={() => change(Object.fromEntries(FILTERS.map((name) => [name, null])))}
         >
-          Clear
+          Clear filters
         </Button>
       )}
     </Group>
@@ -178,7 +178,12 @@ function Opens({ call }: { call: RejectedCall }) {
 
 function Details({ call }: { call: RejectedCall | undefined }) {
   if (call === undefined)
-    return <Text size="sm">This call is not in the list any more, or not with these filters.</Text>;
+    return (
+      <Text size="sm">
+        This call is no longer kept, or it does not match the filters. Clear the filters to look for
+        it.
+      </Text>
+    );
   const together = togetherOf(call);
   return (
     <Stack gap="md">
@@ -189,13 +194,13 @@ function Details({ call }: { call: RejectedCall | undefined }) {
       <Text style={{ overflowWrap: "anywhere" }}>{call.message || "No message."}</Text>
       {together && (
         <Text size="sm">
-          This entry stands for {together}: so many of one kind came within a minute that they were
-          counted together. The message is the first one's.
+          This entry stands for {together}. Identical calls within one minute are counted together;
+          the message shown is from the first one.
         </Text>
       )}
       <Facts call={call} />
       <Text size="xs" c="dimmed">
-        Prompts are never stored here: what a message quotes of one is shown as “…”.
+        Prompts are not stored here. Text that a message quotes from a prompt is replaced by “…”.
       </Text>
     </Stack>
   );
@@ -204,13 +209,13 @@ function Details({ call }: { call: RejectedCall | undefined }) {
 function Facts({ call }: { call: RejectedCall }) {
   const facts: [string, string | null, boolean][] = [
     ["Time", formatDate(call.at), false],
-    ["Call", call.route || null, false],
+    ["Endpoint", call.route || null, false],
     ["Field", call.param, true],
     ["Model", call.model, true],
     ["Tenant", call.tenant_name ?? call.tenant_id, false],
     ["Key", call.api_key_id === null ? null : keyOf(call), false],
-    ["Id of the key", call.api_key_id, true],
-    ["Request id", call.request_id, true],
+    ["Key ID", call.api_key_id, true],
+    ["Request ID", call.request_id, true],
   ];
   return (
     <Stack gap={6} component="dl" m={0}>

@@ -11,14 +11,14 @@ export const SPANS_S = { "1h": 3_600, "24h": 86_400, "7d": 604_800 } as const;
 
 /** Those that a select offers; an address may ask for any other. */
 export const STATUSES: Record<string, string> = {
-  "4xx": "Refused (4xx)",
+  "4xx": "Rejected (4xx)",
   "5xx": "Failed (5xx)",
   "400": "400 Invalid request",
   "401": "401 Invalid key",
   "403": "403 Not allowed",
   "404": "404 Unknown model",
   "413": "413 Too large",
-  "429": "429 Over a limit",
+  "429": "429 Rate limit or budget",
   "503": "503 Unavailable",
 };
 

@@ -35,7 +35,7 @@ export function Charges({ receipt }: { receipt: Receipt }) {
           <Table.Tfoot>
             <Table.Tr>
               <Table.Th colSpan={many ? 3 : 2} ta="right">
-                The request
+                Total
               </Table.Th>
               <Table.Th ta="right" data-testid="amount">
                 {formatMoney(receipt.amount, receipt.currency)}
@@ -59,7 +59,7 @@ function SequenceRows({ sequence, isNamed }: { sequence: Sequence; isNamed: bool
           <Text size="sm" c="dimmed">
             {sequence.waits_because
               ? `Not priced yet: ${sequence.waits_because}`
-              : "There was nothing to price."}
+              : "No billable usage."}
           </Text>
         </Table.Td>
       </Table.Tr>

@@ -16,28 +16,32 @@ export function KeptContents({ request }: { request: string }) {
   const { data } = found;
   return (
     <Panel
-      title="Prompt and answer"
-      note={data && `Kept until ${formatDate(data.expires_at)}, sealed; read by who may make keys.`}
+      title="Prompt and response"
+      note={
+        data &&
+        `Stored encrypted until ${formatDate(data.expires_at)}. Visible to roles that can create API keys.`
+      }
     >
       {!isAsked && (
         <Button size="xs" variant="default" onClick={() => ask(true)}>
-          Show what was kept
+          Show stored content
         </Button>
       )}
       {found.error && <ErrorState error={found.error} />}
       {data === null && (
         <Text size="sm" c="dimmed">
-          Nothing of them was kept. Prompts and answers are kept only where the tenant turns it on
-          (`keep_contents_days` of PATCH /v1/settings), and never shown to the operator.
+          No content is stored for this request. Prompts and responses are stored only if the tenant
+          turns this on (`keep_contents_days` in PATCH /v1/settings), and are never shown to the
+          operator.
         </Text>
       )}
       {data && (
         <Stack gap="sm">
-          <Code label="The request" code={JSON.stringify(data.request, null, 2)} />
+          <Code label="Request" code={JSON.stringify(data.request, null, 2)} />
           {data.choices.map(({ index, text, finish_reason }) => (
             <Code
               key={index}
-              label={`Answer ${index + 1}${finish_reason ? "" : ", cut off"}`}
+              label={`Response ${index + 1}${finish_reason ? "" : ", incomplete"}`}
               code={text}
             />
           ))}

@@ -10,19 +10,19 @@ import { saveReceipt, useVerdict } from "./queries";
 const VERDICTS = {
   holds: {
     color: "teal",
-    text: "The signature holds: nothing in this receipt was changed since the server signed it.",
+    text: "The signature is valid: the receipt has not been changed since the server signed it.",
   },
   broken: {
     color: "red",
-    text: "The signature does not hold: this receipt is not what was signed.",
+    text: "The signature is not valid: the receipt has been changed since it was signed.",
   },
   "unknown key": {
     color: "red",
-    text: "The key that it names is not among the server's keys: it was taken back, or is another server's.",
+    text: "The signing key is not one of this server's keys. It was withdrawn, or the receipt is from another server.",
   },
   "cannot be checked here": {
     color: "yellow",
-    text: "This browser cannot check it (it knows no Ed25519, or the page did not come by https). Use the commands below.",
+    text: "This browser cannot verify the signature: it does not support Ed25519, or the page was not loaded over HTTPS. Use the commands below.",
   },
 } as const;
 
@@ -37,8 +37,8 @@ export function Proof({ receipt, text }: { receipt: Receipt; text: string }) {
         <Text span ff="monospace" size="xs">
           {receipt.signature.kid}
         </Text>
-        . With the server's public keys anybody can check it, without asking the server again; a
-        changed field is named.
+        . Anyone can verify it offline with the server's public keys. The check names any changed
+        field.
       </Text>
       <Group gap="xs">
         <Button
@@ -48,7 +48,7 @@ export function Proof({ receipt, text }: { receipt: Receipt; text: string }) {
           loading={verdict.isPending}
           onClick={() => verdict.mutate(text)}
         >
-          Check it here
+          Verify signature
         </Button>
         <Button
           size="xs"
@@ -70,7 +70,7 @@ export function Proof({ receipt, text }: { receipt: Receipt; text: string }) {
         </Alert>
       )}
       <Code
-        label="How to check the receipt offline"
+        label="Verify the receipt offline"
         code={`curl -s ${origin}/.well-known/tenora-keys.json > keys.json\ntenora receipt verify ${receipt.id}.json --keys keys.json`}
       />
     </Stack>

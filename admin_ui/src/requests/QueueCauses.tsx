@@ -1,6 +1,6 @@
 /** Because of what a request waited, and for the operator because of whom. */
 
-import { Group, Stack, Text } from "@mantine/core";
+import { Group, Skeleton, Stack, Text } from "@mantine/core";
 import { formatMs } from "../components/format";
 import { type Side, useWaits, type WaitPart } from "./queries";
 
@@ -15,12 +15,14 @@ const CAUSES: Record<WaitPart["cause"], string> = {
 
 export function QueueCauses({ side, request }: { side: Side; request: string }) {
   const found = useWaits(side, request);
+  if (found.isPending)
+    return <Skeleton height={44} mt="sm" role="status" aria-label="Loading" data-loading />;
   const sequences = (found.data ?? []).filter(({ parts }) => parts !== null && parts.length > 0);
   if (sequences.length === 0) return null;
   return (
     <Stack gap={4} mt="sm">
       <Text size="sm" fw={550}>
-        Causes of the wait
+        Causes of the queue time
       </Text>
       {sequences.map(({ sequence, parts }) => (
         <Group key={sequence} gap="md">

@@ -45,7 +45,7 @@ export function RequestFilters({ side }: { side: Side }) {
   const [params, change] = useFilter();
   const isFiltered = OF_SEARCH.some((name) => params.has(name));
   return (
-    <Group gap="xs" mb="sm" align="flex-end" role="search" aria-label="Requests">
+    <Group gap="xs" mb="sm" align="flex-end" role="search" aria-label="Request filters">
       <Named value={params.get("q") ?? ""} onChange={(q) => change({ q: q || null })} />
       <When params={params} change={change} />
       <Select
@@ -81,7 +81,7 @@ export function RequestFilters({ side }: { side: Side }) {
           leftSection={<IconX size={14} />}
           onClick={() => change(Object.fromEntries(OF_SEARCH.map((name) => [name, null])))}
         >
-          Clear
+          Clear filters
         </Button>
       )}
     </Group>
@@ -100,7 +100,7 @@ function Named({ value, onChange }: TextProps) {
   const done = () => text.trim() !== value && onChange(text.trim());
   return (
     <TextInput
-      label="Request id or x-request-id"
+      label="Request ID or x-request-id"
       size="xs"
       w={196}
       placeholder="chatcmpl_… or req_…"
@@ -186,7 +186,7 @@ function Slow({ params, change }: PartProps) {
   return (
     <Group gap={4} align="flex-end" wrap="nowrap">
       <Select
-        label="Slow"
+        label="Slower than"
         size="xs"
         w={112}
         allowDeselect={false}
@@ -199,7 +199,7 @@ function Slow({ params, change }: PartProps) {
         }}
       />
       <NumberInput
-        aria-label="At least so many ms"
+        aria-label="Minimum duration in ms"
         size="xs"
         w={88}
         min={0}

@@ -42,7 +42,7 @@ export function RequestFrame(props: RequestFrameProps) {
                 status={receipt.status}
                 reason={worst?.finish_reason ?? receipt.status}
               />
-              <Copyable label="request id" value={receipt.id} />
+              <Copyable label="request ID" value={receipt.id} />
               {whose?.(receipt)}
             </>
           )
@@ -52,7 +52,7 @@ export function RequestFrame(props: RequestFrameProps) {
       {found.error && !receipt && (
         <ErrorState
           error={found.error}
-          title="This request cannot be shown"
+          title="This request could not be loaded"
           onRetry={() => found.refetch()}
         />
       )}

@@ -48,7 +48,7 @@ export function RequestList({ side, tenant, tenants, addressOf }: RequestListPro
             leftSection={<IconRefresh size={14} />}
             onClick={show}
           >
-            Newer ones
+            Show newest
           </Button>
         )}
       </Group>
@@ -57,10 +57,13 @@ export function RequestList({ side, tenant, tenants, addressOf }: RequestListPro
         <ErrorState error={found.error} onRetry={() => found.refetch()} />
       )}
       {found.data && requests.length === 0 && (
-        <EmptyState icon={<IconListSearch size={24} />} title="No request is like that">
+        <EmptyState
+          icon={<IconListSearch size={24} />}
+          title={text === "" ? "No requests yet" : "No requests match these filters"}
+        >
           {text === ""
-            ? "Send one, or ask something in the playground: it is here as soon as it has ended."
-            : "Take a filter away, or look at another time. What still runs is not here yet."}
+            ? "Finished requests appear here. Send one with the API or in the playground."
+            : "Clear a filter or choose a longer period. Requests appear here when they have finished."}
         </EmptyState>
       )}
       {requests.length > 0 && (

@@ -140,7 +140,7 @@ function moment(time: string): string {
 }
 
 function Cost({ of: { amount, currency, waits_for_price } }: { of: RequestItem }) {
-  if (amount === null) return <>in several</>;
+  if (amount === null) return <>several currencies</>;
   if (currency === null) return <>{waits_for_price ? "not priced yet" : "–"}</>;
   return <Money of={{ amount, currency }} />;
 }

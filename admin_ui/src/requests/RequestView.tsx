@@ -13,7 +13,7 @@ import { Proof } from "./Proof";
 import { Waterfall } from "./Waterfall";
 
 const RESIDENCY: Record<string, string> = {
-  device: "on the device",
+  device: "in device memory",
   host: "in host memory",
   shared: "in the shared cache",
   store: "in the object store",
@@ -44,7 +44,7 @@ export function RequestView(props: RequestViewProps) {
         <Stat
           label="Time to first token"
           value={ttft == null ? "none" : formatMs((first?.times_ms.queue ?? 0) + ttft)}
-          hint="after it came"
+          hint="after the request arrived"
         />
         <Stat
           label="Output"
@@ -59,18 +59,18 @@ export function RequestView(props: RequestViewProps) {
         <Stat
           label="Class"
           value={first?.class ?? "–"}
-          hint={receipt.asked.class ? `${receipt.asked.class} was asked for` : "of its plan"}
+          hint={receipt.asked.class ? `${receipt.asked.class} was requested` : "from the plan"}
         />
       </SimpleGrid>
-      <Panel title="Where the time went" note="The parts add up to the total.">
+      <Panel title="Where the time went" note="The phases add up to the total time.">
         <Waterfall lanes={lanes} causes={causes} />
       </Panel>
-      <Panel title="What it cost">
+      <Panel title="Charges">
         <Charges receipt={receipt} />
       </Panel>
       <Grid gap="md">
         <Grid.Col span={{ base: 12, md: 6 }}>
-          <Panel title="What ran">
+          <Panel title="Details">
             <Facts {...props} />
           </Panel>
         </Grid.Col>
@@ -95,7 +95,7 @@ function Facts({ receipt, adapterAddress }: RequestViewProps) {
       {version}
     </Anchor>
   );
-  const adapter = ran.adapter === null ? "base model alone" : linked || version;
+  const adapter = ran.adapter === null ? "base model only" : linked || version;
   const facts: [string, ReactNode][] = [
     ["Received", formatDate(receipt.arrived_at)],
     ["Ended", formatDate(receipt.finished_at)],
@@ -124,7 +124,7 @@ function Facts({ receipt, adapterAddress }: RequestViewProps) {
       "Cold adapter loads",
       formatCount(receipt.sequences.reduce((sum, each) => sum + each.cold_loads, 0)),
     ],
-    ["API key", receipt.api_key_id && <Copyable label="key id" value={receipt.api_key_id} />],
+    ["API key", receipt.api_key_id && <Copyable label="key ID" value={receipt.api_key_id} />],
     [
       "x-request-id",
       receipt.x_request_id && <Copyable label="x-request-id" value={receipt.x_request_id} />,

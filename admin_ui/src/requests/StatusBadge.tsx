@@ -3,10 +3,10 @@ import type { RequestItem } from "./model";
 
 const COLORS = { completed: "teal", aborted: "yellow", failed: "red" } as const;
 const REASONS: Record<string, string> = {
-  stop: "Ended by the model or a stop sequence",
-  length: "Ended at max_tokens",
+  stop: "Finished: end of output or stop sequence",
+  length: "Stopped at max_tokens",
   abort: "The client disconnected",
-  error: "It failed",
+  error: "The request failed",
 };
 
 /** How a request ended. */

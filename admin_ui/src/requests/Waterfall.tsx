@@ -12,7 +12,7 @@ const COLORS: Record<SegmentName, string> = {
   "Adapter load": "var(--mantine-color-orange-5)",
   Prefill: "var(--mantine-color-blue-5)",
   Decode: "var(--mantine-color-teal-6)",
-  "Until it ended": "var(--mantine-color-red-5)",
+  "Until the end": "var(--mantine-color-red-5)",
 };
 /** Of so many sequences there are lanes; of all of them the numbers. */
 const LANES = 64;
@@ -52,7 +52,8 @@ export function Waterfall({ lanes, causes }: WaterfallProps) {
       </Box>
       {lanes.length > LANES && (
         <Text size="xs" c="dimmed">
-          The first {LANES} of {lanes.length} sequences; the numbers of all are below.
+          The first {LANES} of {lanes.length} sequences are shown; the table below lists all of
+          them.
         </Text>
       )}
       <Numbers lanes={lanes} />
@@ -64,7 +65,7 @@ export function Waterfall({ lanes, causes }: WaterfallProps) {
 function Numbers({ lanes }: { lanes: readonly Lane[] }) {
   const names = [...new Set(lanes.flatMap(({ segments }) => segments.map(({ name }) => name)))];
   return (
-    <Scrollable label="Times, the numbers">
+    <Scrollable label="Times, table">
       <Table mt="sm" miw={460} aria-label="Times" verticalSpacing={6} horizontalSpacing="sm">
         <Table.Thead>
           <Table.Tr>

@@ -84,7 +84,7 @@ describe("a waterfall", () => {
   it("knows no prefill without a first token", () => {
     const times_ms = { queue: 10, adapter_load: 0, prefill: null, decode: null, total: 25 };
     const [lane] = lanesOf({ sequences: [sequence({ times_ms })] } as Receipt);
-    expect(lane?.segments.at(-1)).toEqual({ name: "Until it ended", fromMs: 10, ms: 15 });
+    expect(lane?.segments.at(-1)).toEqual({ name: "Until the end", fromMs: 10, ms: 15 });
   });
 
   it("says how fast it decoded", () => {

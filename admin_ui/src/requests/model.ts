@@ -57,7 +57,7 @@ function iso(seconds: number): string {
 }
 
 export const SEGMENTS = ["Queue", "Adapter load", "Prefill", "Decode"] as const;
-export type SegmentName = (typeof SEGMENTS)[number] | "Until it ended";
+export type SegmentName = (typeof SEGMENTS)[number] | "Until the end";
 
 export interface Segment {
   name: SegmentName;
@@ -91,7 +91,7 @@ export function lanesOf(receipt: Receipt): Lane[] {
     ];
     if (times.prefill !== null && times.decode !== null)
       parts.push(["Prefill", times.prefill], ["Decode", times.decode]);
-    else parts.push(["Until it ended", Math.max(times.total - times.queue, 0)]);
+    else parts.push(["Until the end", Math.max(times.total - times.queue, 0)]);
     let at = fromMs;
     const segments = parts.map(([name, ms]) => {
       const segment = { name, fromMs: at, ms };

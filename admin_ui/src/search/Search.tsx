@@ -76,8 +76,8 @@ function Finder({ onDone }: { onDone: () => void }) {
           onChange={(event) => setText(event.currentTarget.value)}
         />
       </Combobox.EventsTarget>
-      <Scrollable label="Found" style={{ maxHeight: "58dvh", marginTop: 12 }}>
-        <Combobox.Options aria-label="Found">
+      <Scrollable label="Results" style={{ maxHeight: "58dvh", marginTop: 12 }}>
+        <Combobox.Options aria-label="Results">
           {groups.map(({ name, hits }) => (
             <Combobox.Group label={name} key={name}>
               {hits.map(({ id, label, note, to }) => (
@@ -95,13 +95,13 @@ function Finder({ onDone }: { onDone: () => void }) {
             </Combobox.Group>
           ))}
           {count === 0 && !found.isSearching && (
-            <Combobox.Empty>Nothing of that name.</Combobox.Empty>
+            <Combobox.Empty>No results. Check the spelling or search for an ID.</Combobox.Empty>
           )}
         </Combobox.Options>
       </Scrollable>
       {found.failed.length > 0 && (
         <Text size="xs" c="orange" mt="xs" role="status">
-          Not searched now: {found.failed.join(", ")}.
+          Could not be searched: {found.failed.join(", ")}.
         </Text>
       )}
     </Combobox>

@@ -17,7 +17,7 @@ test("invoices are found by number, period and id", () => {
   const find = (asked: string | null) =>
     invoiceHits([INVOICE, draft], "/invoices", asked).map(({ label }) => label);
   expect(find("0001")).toEqual(["2026-0001"]);
-  expect(find("2026-11")).toEqual(["Draft of 2026-11"]);
+  expect(find("2026-11")).toEqual(["Draft for 2026-11"]);
   expect(find("INVOICE_")).toHaveLength(2);
   expect(find(null)).toHaveLength(2);
   expect(find("2025")).toEqual([]);

@@ -23,7 +23,7 @@ export function tierHits(adapters: readonly Schemas["AdapterPlace"][]): Hit[] {
   return adapters.map(({ id, name, version, tenant, tier }) => ({
     id,
     label: name === null ? id : `${name}@${version}`,
-    note: `${tenant ?? "nobody's"}, ${tier}`,
+    note: `${tenant ?? "no tenant"}, ${tier}`,
     to: `/operator/memory${name === null ? "" : `?q=${encodeURIComponent(name)}`}`,
   }));
 }
@@ -68,7 +68,7 @@ export function invoiceHits(
     )
     .map(({ id, number, period, tenant_name, total, currency, status }) => ({
       id,
-      label: number ?? `Draft of ${period}`,
+      label: number ?? `Draft for ${period}`,
       note: [
         base.startsWith("/operator") && tenant_name,
         period,

@@ -17,8 +17,8 @@ export default function NoPlacePage() {
           </Title>
           <Text size="sm">
             {session?.place
-              ? `You are signed in as ${session.who}, whose role opens no page here. Ask an owner for another one.`
-              : `You are signed in as ${session?.who}, but belong to no tenant. Ask one of its owners, or the operator of this server, for an invitation, and open its link in this browser.`}
+              ? `You are signed in as ${session.who}, whose role has no access to any page. Ask an account owner for another role.`
+              : `You are signed in as ${session?.who}, but you do not belong to a tenant. Ask a tenant's owner or the operator of this server for an invitation, and open its link in this browser.`}
           </Text>
           <Button variant="default" onClick={() => signOut()}>
             Sign out

@@ -64,8 +64,8 @@ export default function SignInPage() {
                   Sign in
                 </Title>
                 <Text c="dimmed" size="sm" mt={4}>
-                  A tenant key opens your adapters, a playground and your costs. The operator's key
-                  opens tenants and the engine.
+                  Use a tenant's API key to manage adapters, keys and costs, or an admin key to
+                  operate this server.
                 </Text>
               </div>
               {told && (
@@ -88,7 +88,7 @@ export default function SignInPage() {
               )}
               <PasswordInput
                 label="Key"
-                placeholder="Paste your key"
+                placeholder="Paste your API key"
                 autoComplete="off"
                 spellCheck={false}
                 autoFocus={provider === null}
@@ -110,7 +110,7 @@ export default function SignInPage() {
           </form>
         </Card>
         <Text c="dimmed" size="xs" ta="center" mt="md">
-          The key is exchanged for a session and not kept; closing the browser signs you out.
+          The key is exchanged for a session and is not stored. Closing the browser signs you out.
         </Text>
       </Box>
     </Center>

@@ -3,15 +3,24 @@
 import { useQuery } from "@tanstack/react-query";
 import { useApi } from "../api/context";
 
-/** What the sign-in provider is called; null: there is none, or it is not known yet. */
-export function useProvider(): string | null {
+function useMethods() {
   const { client } = useApi();
-  const { data } = useQuery({
+  return useQuery({
     queryKey: ["auth", "methods"],
     queryFn: async () => (await client.GET("/auth/methods")).data?.oidc ?? null,
     staleTime: Number.POSITIVE_INFINITY,
   });
-  return data ?? null;
+}
+
+/** What the sign-in provider is called; null: there is none, or it is not known yet. */
+export function useProvider(): string | null {
+  return useMethods().data ?? null;
+}
+
+/** Whether people can sign in at all; undefined: it is not known yet. */
+export function useHasProvider(): boolean | undefined {
+  const { data } = useMethods();
+  return data === undefined ? undefined : data !== null;
 }
 
 /** Where the provider's sign-in begins; afterwards the browser is back at this page. */
@@ -28,14 +37,15 @@ export function loginUrl(): string {
 const NEXT_LENGTH_MAX = 500;
 
 const FAILURES: Record<string, string> = {
-  sign_in_not_begun: "The sign-in took too long, or was begun in another window. Try again.",
-  sign_in_refused: "The provider did not confirm who you are. Try again, or ask the operator.",
-  sign_in_not_set_up: "No sign-in provider is set up on this server. Sign in with a key.",
-  sign_in_unavailable: "The sign-in provider cannot be reached now. Try again in a minute.",
+  sign_in_not_begun: "The sign-in timed out or was started in another window. Try again.",
+  sign_in_refused:
+    "The sign-in provider could not confirm your identity. Try again, or contact the operator.",
+  sign_in_not_set_up: "No sign-in provider is configured on this server. Sign in with an API key.",
+  sign_in_unavailable: "The sign-in provider cannot be reached. Try again in a minute.",
 };
 
 /** What a sign-in that failed left in the address. */
 export function failure(search: string): string | null {
   const code = new URLSearchParams(search).get("sign_in");
-  return code === null ? null : (FAILURES[code] ?? "You could not be signed in. Try again.");
+  return code === null ? null : (FAILURES[code] ?? "The sign-in failed. Try again.");
 }

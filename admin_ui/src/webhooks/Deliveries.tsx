@@ -29,10 +29,10 @@ export function Deliveries({ side, endpoint, mayChange }: DeliveriesProps) {
   return (
     <>
       <Group mb="sm" gap="sm">
-        <SearchField label="Search deliveries" placeholder="Event, id or what went wrong" />
+        <SearchField label="Search deliveries" placeholder="Event, ID or error" />
         <SegmentedControl
           size="xs"
-          aria-label="Which deliveries"
+          aria-label="Status"
           data={[
             { value: "", label: "All" },
             ...Object.entries(STATES).map(([value, { words }]) => ({ value, label: words })),
@@ -48,13 +48,13 @@ export function Deliveries({ side, endpoint, mayChange }: DeliveriesProps) {
             loading={resendDead.isPending}
             onClick={() => resendDead.mutate()}
           >
-            Send all dead letters again
+            Retry all failed deliveries
           </Button>
         )}
       </Group>
       {resendDead.data && (
         <Text size="sm" role="status" mb="sm">
-          {counted(resendDead.data.resent, "is", "are")} sent again.
+          {counted(resendDead.data.resent, "is", "are")} queued for another attempt.
         </Text>
       )}
       {failed ? <ErrorState error={failed} /> : null}
@@ -63,11 +63,11 @@ export function Deliveries({ side, endpoint, mayChange }: DeliveriesProps) {
       {found.first && found.rows.length === 0 && (
         <EmptyState
           icon={<IconMailbox size={24} />}
-          title={state === "dead" ? "No dead letters" : "Nothing sent yet"}
+          title={state === "dead" ? "No failed deliveries" : "No deliveries yet"}
         >
           {state === "dead"
-            ? "What an endpoint does not take for a day is given up and listed here."
-            : "Events since this endpoint was made appear here, each with what became of it."}
+            ? "Deliveries that an endpoint has not accepted within a day are listed here."
+            : "Events since this endpoint was created appear here with their delivery status."}
         </EmptyState>
       )}
       {found.rows.length > 0 && (
@@ -111,7 +111,7 @@ function columnsOf(
     },
     {
       key: "state",
-      header: "State",
+      header: "Status",
       width: 110,
       cell: ({ state }) => <Badge color={STATES[state].color}>{STATES[state].words}</Badge>,
     },
@@ -149,11 +149,11 @@ function columnsOf(
           size="compact-sm"
           variant="default"
           disabled={state === "waiting"}
-          aria-label={`Send again: ${type}`}
+          aria-label={`Retry: ${type}`}
           data-sending={sending === id || undefined}
           onClick={() => onResend(id)}
         >
-          Send again
+          Retry
         </Button>
       ),
     });

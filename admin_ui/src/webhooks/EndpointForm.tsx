@@ -31,7 +31,7 @@ export function EndpointForm({ start, submitLabel, busy, error, ...props }: Endp
       <Stack>
         <TextInput
           label="URL"
-          description="Events are sent there by POST, signed as Standard Webhooks says"
+          description="Events are sent with POST and signed as defined by Standard Webhooks"
           placeholder="https://example.com/hooks/tenora"
           type="url"
           required
@@ -40,7 +40,7 @@ export function EndpointForm({ start, submitLabel, busy, error, ...props }: Endp
           onChange={(event) => set({ url: event.currentTarget.value })}
         />
         <TextInput
-          label="What it is for"
+          label="Description"
           value={fields.description}
           maxLength={200}
           onChange={(event) => set({ description: event.currentTarget.value })}
@@ -51,14 +51,14 @@ export function EndpointForm({ start, submitLabel, busy, error, ...props }: Endp
           onChange={(value) => set({ isAll: value === "all" })}
         >
           <Group mt={6}>
-            <Radio value="all" label="All, also those that come later" />
-            <Radio value="some" label="Only these" />
+            <Radio value="all" label="All events, including types added later" />
+            <Radio value="some" label="Selected events" />
           </Group>
         </Radio.Group>
         {!fields.isAll && (
           <>
             <Checkbox.Group
-              aria-label="Types of events"
+              aria-label="Event types"
               value={fields.types}
               onChange={(types) => set({ types })}
             >
@@ -69,7 +69,7 @@ export function EndpointForm({ start, submitLabel, busy, error, ...props }: Endp
               </Stack>
             </Checkbox.Group>
             <TagsInput
-              label="Other types"
+              label="Other event types"
               value={others}
               onChange={(types) =>
                 set({ types: [...fields.types.filter((type) => KNOWN.includes(type)), ...types] })

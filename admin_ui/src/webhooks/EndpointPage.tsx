@@ -73,10 +73,14 @@ function About({ endpoint }: { endpoint: Endpoint }) {
       <Text span ff="monospace" size="sm" style={{ overflowWrap: "anywhere" }}>
         {endpoint.url}
       </Text>{" "}
-      is told of {typeWords(endpoint.types)}.
+      receives {typeWords(endpoint.types)}.
       {endpoint.disabled_reason && <> Disabled: {endpoint.disabled_reason}.</>}
       {endpoint.previous_expires_at && (
-        <> Its secret so far signs too until {formatDate(endpoint.previous_expires_at)}.</>
+        <>
+          {" "}
+          The previous secret is also used for signing until{" "}
+          {formatDate(endpoint.previous_expires_at)}.
+        </>
       )}
     </>
   );
@@ -106,8 +110,8 @@ function Actions({ side, base, endpoint }: { side: Side; base: string; endpoint:
             </Button>
           </Menu.Target>
           <Menu.Dropdown>
-            <Menu.Item onClick={() => setAction("change")}>Change</Menu.Item>
-            <Menu.Item onClick={() => setAction("rotate")}>New secret</Menu.Item>
+            <Menu.Item onClick={() => setAction("change")}>Edit</Menu.Item>
+            <Menu.Item onClick={() => setAction("rotate")}>Rotate secret</Menu.Item>
             <Menu.Item color="red" onClick={() => setAction("delete")}>
               Delete
             </Menu.Item>
@@ -136,7 +140,7 @@ function ChangeEndpoint({ side, endpoint, onClose }: DialogProps) {
       opened
       onClose={onClose}
       size="lg"
-      title={<Text fw={600}>Change the endpoint</Text>}
+      title={<Text fw={600}>Edit endpoint</Text>}
       closeButtonProps={{ "aria-label": "Close" }}
     >
       <EndpointForm
@@ -152,9 +156,9 @@ function ChangeEndpoint({ side, endpoint, onClose }: DialogProps) {
 }
 
 const OVERLAPS = [
-  { value: "0", label: "At once" },
-  { value: "3600", label: "In an hour" },
-  { value: "86400", label: "In a day" },
+  { value: "0", label: "Immediately" },
+  { value: "3600", label: "In 1 hour" },
+  { value: "86400", label: "In 1 day" },
 ];
 
 function RotateSecret({ side, endpoint, onClose }: DialogProps) {
@@ -162,13 +166,14 @@ function RotateSecret({ side, endpoint, onClose }: DialogProps) {
   const [made, setMade] = useState<NewEndpoint | null>(null);
   const rotate = useRotateSecret(side, endpoint.id, setMade);
   return (
-    <OnceModal opened title="New signing secret" once={secretOf(made)} onClose={onClose}>
+    <OnceModal opened title="Rotate signing secret" once={secretOf(made)} onClose={onClose}>
       <Stack>
         <Text size="sm">
-          What is sent has both signatures until the secret so far ends. When does it?
+          Deliveries carry both signatures until the current secret expires. When should the current
+          secret expire?
         </Text>
         <SegmentedControl
-          aria-label="When the old secret ends"
+          aria-label="When should the current secret expire?"
           data={OVERLAPS}
           value={overlap}
           onChange={setOverlap}
@@ -179,7 +184,7 @@ function RotateSecret({ side, endpoint, onClose }: DialogProps) {
             Cancel
           </Button>
           <Button loading={rotate.isPending} onClick={() => rotate.mutate(Number(overlap))}>
-            Make a new secret
+            Rotate secret
           </Button>
         </Group>
       </Stack>
@@ -200,7 +205,8 @@ function DeleteEndpoint({ side, endpoint, base, onClose }: DialogProps & { base:
       onConfirm={() => remove.mutate()}
       onClose={onClose}
     >
-      Nothing more is sent to {endpoint.url}, not even what waits. It cannot be undone.
+      No more events are sent to {endpoint.url}, including events that are waiting. This cannot be
+      undone.
     </ConfirmModal>
   );
 }

@@ -29,7 +29,7 @@ export function EndpointsPage({ side, base, description, mayChange }: EndpointsP
   const [isCreating, setCreating] = useState(false);
   const button = mayChange && (
     <Button leftSection={<IconPlus size={16} />} onClick={() => setCreating(true)}>
-      New endpoint
+      Add endpoint
     </Button>
   );
   return (
@@ -37,7 +37,7 @@ export function EndpointsPage({ side, base, description, mayChange }: EndpointsP
       <PageHeader title="Webhooks" description={description} action={button} />
       {(asked !== null || endpoints.rows.length > 5) && (
         <div style={{ marginBottom: 12 }}>
-          <SearchField label="Search endpoints" placeholder="URL or what it is for" />
+          <SearchField label="Search endpoints" placeholder="URL or description" />
         </div>
       )}
       {endpoints.isPending && <TableSkeleton />}
@@ -45,11 +45,11 @@ export function EndpointsPage({ side, base, description, mayChange }: EndpointsP
       {endpoints.first && endpoints.rows.length === 0 && (
         <EmptyState
           icon={<IconWebhook size={24} />}
-          title={asked === null ? "No endpoints yet" : "No such endpoint"}
+          title={asked === null ? "No endpoints yet" : "No endpoints match"}
           action={asked === null && button}
         >
-          A server of yours is told of adapters, roll-outs, budgets, keys and invoices as they
-          happen.
+          Add an endpoint to send events about adapters, rollouts, budgets, API keys and invoices to
+          your server.
         </EmptyState>
       )}
       {endpoints.rows.length > 0 && (
@@ -74,7 +74,7 @@ export function EndpointsPage({ side, base, description, mayChange }: EndpointsP
             },
             {
               key: "state",
-              header: "State",
+              header: "Status",
               width: 120,
               cell: ({ enabled }) => (
                 <Badge color={enabled ? "teal" : "gray"}>{enabled ? "enabled" : "disabled"}</Badge>
@@ -104,7 +104,7 @@ export function secretOf(made: NewEndpoint | null): Once | null {
     made && {
       label: "Signing secret",
       value: made.secret,
-      note: "With it your server checks that an event is ours. It is shown once.",
+      note: "Copy the secret now. It is shown only once. Use it on your server to verify the signatures of events.",
     }
   );
 }
@@ -113,10 +113,10 @@ function CreateEndpoint({ side, onClose }: { side: Side; onClose: () => void }) 
   const [made, setMade] = useState<NewEndpoint | null>(null);
   const create = useCreateEndpoint(side, setMade);
   return (
-    <OnceModal opened title="New endpoint" once={secretOf(made)} onClose={onClose}>
+    <OnceModal opened title="Add endpoint" once={secretOf(made)} onClose={onClose}>
       <EndpointForm
         start={NEW_ENDPOINT}
-        submitLabel="Create endpoint"
+        submitLabel="Add endpoint"
         busy={create.isPending}
         error={create.error}
         onSubmit={(fields) => create.mutate(bodyOf(fields))}

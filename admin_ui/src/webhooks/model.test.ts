@@ -16,15 +16,15 @@ const DELIVERY: Delivery = {
 };
 
 test("what became of an attempt", () => {
-  expect(outcome(DELIVERY)).toBe("not tried yet");
-  expect(outcome({ ...DELIVERY, attempts: 1 })).toBe("no answer yet");
+  expect(outcome(DELIVERY)).toBe("not attempted yet");
+  expect(outcome({ ...DELIVERY, attempts: 1 })).toBe("no response");
   expect(outcome({ ...DELIVERY, attempts: 1, last_status: 204 })).toBe("status 204");
   const failed = { ...DELIVERY, attempts: 3, last_status: 503, last_error: "status 503: busy" };
   expect(outcome(failed)).toBe("status 503: busy");
 });
 
 test("every event, or some of them", () => {
-  expect(typeWords(null)).toBe("every event");
+  expect(typeWords(null)).toBe("all events");
   expect(typeWords(["a.b", "c.d"])).toBe("a.b, c.d");
   expect(typeWords(["a.b", "c.d", "e.f", "g.h"])).toBe("a.b, c.d and 2 more");
 });

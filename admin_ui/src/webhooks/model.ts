@@ -16,6 +16,7 @@ export const EVENT_TYPES = [
   "evaluation.completed",
   "evaluation.failed",
   "rollout.rolled_back",
+  "budget.alert",
   "budget.soft",
   "budget.hard",
   "key.created",
@@ -25,23 +26,23 @@ export const EVENT_TYPES = [
 ] as const;
 
 export function typeWords(types: readonly string[] | null): string {
-  if (types === null) return "every event";
+  if (types === null) return "all events";
   if (types.length <= 2) return types.join(", ");
   return `${types.slice(0, 2).join(", ")} and ${types.length - 2} more`;
 }
 
 /** What became of the last attempt, in a line. */
 export function outcome({ last_status, last_error, attempts }: Delivery): string {
-  if (attempts === 0) return "not tried yet";
+  if (attempts === 0) return "not attempted yet";
   if (last_status !== null && last_error === null) return `status ${last_status}`;
   if (last_error !== null) return last_error;
-  return "no answer yet";
+  return "no response";
 }
 
 export const STATES: Record<DeliveryState, { color: string; words: string }> = {
   waiting: { color: "blue", words: "waiting" },
   delivered: { color: "teal", words: "delivered" },
-  dead: { color: "red", words: "given up" },
+  dead: { color: "red", words: "failed" },
 };
 
 export function isDeliveryState(text: string | null): text is DeliveryState {

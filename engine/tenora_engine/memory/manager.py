@@ -358,7 +358,7 @@ class MemoryManager:
         if not others or not self._partitions.has_tenants:
             return bool(others)
         its, more = self._own(sequence), self._lacks(sequence)
-        if not its.surplus(beyond_max=False, more=more):
+        if is_within_min(its, more):  # what is cached of it makes room for it alone
             return any(self._own(other) is its for other in others)
         compete, own, lacks = self._partitions.compete, self._own, self._lacks
         return any(compete(own(other), its, lacks(other), more) for other in others)

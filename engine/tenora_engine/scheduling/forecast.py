@@ -121,6 +121,10 @@ class StepForecast:
         step_s, row_s, position_s, _, _ = self._seconds
         return step_s + rows * (row_s + position_s * self._context)
 
+    def row_s(self, positions: int) -> float:
+        """Seconds that a row takes which attends to so many positions."""
+        return self._seconds[1] + self._seconds[2] * positions
+
     def work_s(self, load: StepLoad) -> float:
         """Seconds of a step's prefills and drafts."""
         return self._seconds[3] * load.tokens + self._seconds[4] * load.pairs

@@ -103,10 +103,13 @@ TAKERS_LIMIT = 16
 one."""
 
 CLAIMS_LIMIT = 4
-"""Sequences for which in one step others' pages are looked for."""
+"""Sequences for which in one step others' pages are looked for, besides those that are within a
+guaranteed minimum."""
 
 CLAIM_STEPS = 8
-"""Steps after which one for which none were found looks for them again."""
+"""Steps after which a holder for which none were found looks for them again. Where so many have
+found none that they would take all of CLAIMS_LIMIT again and again, they wait for twice as long as
+that takes."""
 
 RETRY_STEPS = 16
 """How often one that found too few pages is matched against the prefix cache anew, though there are
@@ -138,7 +141,7 @@ class _Step:
     planned: list[ScheduledSequence] = field(default_factory=list)
     """Prefills that are in the step already."""
     claims: int = 0
-    """How many have looked for others' pages."""
+    """How many have looked for others' pages, but for those within a guaranteed minimum."""
     short: dict[str, Sequence] = field(default_factory=dict)
     """By tenant, who is not to be passed any more by those that compete with it for pages."""
 
@@ -182,6 +185,9 @@ class Intake:
         memory.arrivals.on_cancelled = lambda digest: waits.load_changed(digest, is_coming=False)
         self._left_out: dict[Holder, None] = {}  # lines in which the last walks met who is blocked
         self._num_walks = 0
+        self._claim_walks: dict[Holder, int] = {}
+        """Holders for which no pages were found, and the walk in which they are looked for again.
+        Not by sequence: one that is cancelled and sent again must not take others' claims."""
         self.walks_cut = 0
         """Steps in which not all were looked at that might have started in a free place."""
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
@@ -242,6 +248,10 @@ class Intake:
 
     def _walk(self, step: _Step, draft: StepDraft, now_s: float) -> None:
         self._num_walks += 1
+        if self._claim_walks:
+            due = [h for h, walk in self._claim_walks.items() if walk <= self._num_walks]
+            for holder in due:
+                del self._claim_walks[holder]
         goes_on = self._fill_places(step, draft)
         self._arrivals.walked()
         if goes_on and draft.room and self._places.are_full:
@@ -278,6 +288,7 @@ class Intake:
         """Start what waits of tenants that have less than their share of the places, in those of
         tenants that have more. One that gets none is passed by those behind it no further than the
         queue allows; so are the first of all, who may have their share."""
+        self._take_beyond(step, draft)
         passed = {h.service.class_name: h for h in self._queue.heads() if not h.prefix.lacked}
         num_refused = 0
         with closing(self._queue.of(self._places.takers())) as candidates:
@@ -298,6 +309,17 @@ class Intake:
                     break
                 elif giver is not None and len(self._running) > num_running:
                     self._requests.give_up_place(giver)  # none was preempted for its pages
+
+    def _take_beyond(self, step: _Step, draft: StepDraft) -> None:
+        """Start what waits of tenants for which there are places beyond the capacity: nobody has to
+        give one up for them, so nobody's refusal stands before them."""
+        with closing(self._queue.of(self._places.newcomers())) as candidates:
+            for sequence in islice(candidates, SCAN_LIMIT):
+                if not draft.room:
+                    break
+                draft.add_before(sequence)
+                if self._places.has_room(sequence) and not self._look_at(sequence, step, draft):
+                    break
 
     def _look_at(self, sequence: Sequence, step: _Step, draft: StepDraft) -> bool:
         """Start a waiting sequence if it can be; returns whether anything behind it might."""
@@ -400,8 +422,10 @@ class Intake:
 
     def _may_claim(self, sequence: Sequence, step: _Step) -> bool:
         """Whether one that finds no pages may take others', or what is left for them."""
-        is_due = self._num_walks >= sequence.service.claim_walk and step.claims < CLAIMS_LIMIT
+        is_due = self._num_walks >= self._claim_walks.get(holder_of(sequence), 0)
         if step.is_express or not is_due or not self._queue.lets_pass:
+            return False
+        if step.claims >= CLAIMS_LIMIT and not self._memory.is_guaranteed(sequence):
             return False
         return self._shares.may_take(sequence, self._waited(sequence))
 
@@ -410,11 +434,12 @@ class Intake:
         returns whether it may start now."""
         if not self._may_claim(sequence, step):
             return False
-        step.claims += 1
+        step.claims += not self._memory.is_guaranteed(sequence)
         planned = {chunk.sequence for chunk in step.planned}
         givers = self._shares.givers(sequence, packed, planned, self._waited(sequence))
         if givers is None:
-            sequence.service.claim_walk = self._num_walks + CLAIM_STEPS
+            steps = max(CLAIM_STEPS, 2 * len(self._claim_walks) // CLAIMS_LIMIT)
+            self._claim_walks[holder_of(sequence)] = self._num_walks + steps
             return False
         for giver in givers:
             self._requests.preempt(giver)

@@ -3,7 +3,7 @@ sequences by class and tenant; pages and tokens it does not know."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -29,6 +29,10 @@ EXPRESS_PLACES = 8
 MIN_PLACES_PART = 16
 """Whatever was promised, there is this part of the places: what waits must not be lost as well."""
 
+ALIKE = 4.0
+"""Rows are counted alike where those of no holder take more than so many times as long as
+another's."""
+
 GIVERS_LIMIT = 16
 """Of those beyond their shares, so many are looked at for one that wants a place."""
 
@@ -47,6 +51,9 @@ class Places:
     A sequence that has given up a place before keeps the next until it has made up for what had to
     be computed again (`Sequence.stays_until`), and a new one keeps its first for a block, unless
     its tenant has more than twice as many as the taker would.
+
+    Where places are held back because steps take long, and rows take differently long, a place is
+    the time of a mean row: a holder with much longer contexts than others has fewer.
     """
 
     def __init__(
@@ -71,19 +78,33 @@ class Places:
         self._demand: Int64s = np.zeros(0, np.int64)  # running and waiting, by row of the standings
         self._weights: Float64s = np.zeros(0)
         self._shares: Float64s = np.zeros(0)
+        self._units: dict[Holder, float] = {}  # places that a row of it takes, if not one
+        self._used = (-1, 0.0)
         self._contested = False
         self._has_newcomers = False  # some who wait may have one beyond the capacity
         self._beyond: list[tuple[float, int, Holder]] = []
         """Who is furthest beyond its share, by how much, and how many it holds."""
 
     @property
+    def used(self) -> float:
+        """Places that what runs takes."""
+        if not self._units:
+            return len(self._running)
+        changes = self._standings.changes
+        if self._used[0] != changes:
+            held = self._running.held.items()
+            used = sum(len(each) * self._units.get(holder, 1.0) for holder, each in held)
+            self._used = changes, used
+        return self._used[1]
+
+    @property
     def are_full(self) -> bool:
-        return len(self._running) >= self.capacity
+        return self.used >= self.capacity or len(self._running) >= self._most
 
     def has_room(self, sequence: Sequence) -> bool:
         """Whether there is a free place for one that waits. Beyond what `limit` says there is one
         for who has none, or lacks one or more of its share."""
-        if len(self._running) < self.capacity:
+        if not self.are_full:
             return True
         if len(self._running) >= self._most:
             return False
@@ -92,22 +113,36 @@ class Places:
         own = len(self._running.of(holder))
         return not own or own + 1 <= self._share(holder)
 
-    def limit(self, admitted: int | None, kept: int | None) -> None:
+    def limit(self, admitted: int | None, kept: int | None, row_s: Callable[[int], float]) -> None:
         """Until it is said otherwise no more than `admitted` are to have a place and those beyond
         `kept` give theirs up, for others' steps not to take too long; None: as many as there are.
-        Each holder keeps one."""
+        Each holder keeps one. `row_s`: what a row takes that attends to so many positions."""
         least = -(-self._most // MIN_PLACES_PART)
         capacity = self._most if admitted is None else min(max(admitted, least), self._most)
         self._kept = self._most if kept is None else min(max(kept, capacity), self._most)
-        if capacity != self.capacity:
-            self.capacity = capacity
+        units = self._units_by(row_s) if capacity < self._most else {}
+        if capacity != self.capacity or units != self._units:
+            self.capacity, self._units = capacity, units
+            self._used = -1, 0.0
             self._seen = self._seen_entries = -1
+
+    def _units_by(self, row_s: Callable[[int], float]) -> dict[Holder, float]:
+        """Return the time that a row of each holder that runs takes, as a part of the mean of all;
+        nothing where they are ALIKE. O(running)."""
+        means = {
+            holder: sum(row_s(len(each.token_ids)) for each in held) / len(held)
+            for holder, held in self._running.held.items()
+        }
+        if not means or max(means.values()) <= ALIKE * min(means.values()):
+            return {}
+        seconds = sum(mean * len(self._running.of(holder)) for holder, mean in means.items())
+        return {holder: mean * len(self._running) / seconds for holder, mean in means.items()}
 
     @property
     def are_open(self) -> bool:
         """Whether something that waits might have one, free or another's. Asked before each one
         that is looked at."""
-        if len(self._running) < self.capacity:
+        if not self.are_full:
             return True
         if self._seen != self._standings.changes:
             self._refresh()
@@ -130,14 +165,20 @@ class Places:
         return None
 
     def takers(self) -> list[Holder]:
-        """Who waits and might have a place though they are full: those that have none where there
-        is room for them, and those for whom a `giver` is worth looking for."""
+        """Who waits and might have a place though they are full: those for whom a `giver` is worth
+        looking for."""
         self._refresh()
         standings = self._standings
         takers = self._could_take(standings.running - self._shares)
-        if self._has_newcomers:
-            takers = takers | self._lack_one()
         return [standings.holder(row) for row in takers.nonzero()[0].tolist()]
+
+    def newcomers(self) -> list[Holder]:
+        """Who waits and has a place beyond the capacity (`has_room`), without anybody's giving one
+        up."""
+        self._refresh()
+        if not self._has_newcomers or len(self._running) >= self._most:
+            return []
+        return [self._standings.holder(row) for row in self._lack_one().nonzero()[0].tolist()]
 
     def can_lend(self, sequence: Sequence) -> bool:
         """Whether a sequence that waits may start in an express step though the places are taken:
@@ -150,7 +191,9 @@ class Places:
         """Running sequences that are to give up their places, as many as exceed them. The caller
         stops each before it asks for the next."""
         holders = self._running.held
-        while len(self._running) > min(max(self._kept, len(holders)), self._most):
+        while self.used > self._kept or len(self._running) > self._most:
+            if len(holders) == len(self._running) <= self._most:
+                return  # each has one
             self._refresh()
             several = [holder for holder in holders if len(self._running.of(holder)) > 1]
             holder = max(several or holders, key=self._excess)
@@ -165,7 +208,8 @@ class Places:
     def is_crowding(self, holder: Holder) -> bool:
         """Whether it has more than a part of the places, were all who were there lately there now
         (and one other, if it was alone). From any thread."""
-        return len(self._running.of(holder)) * self._num_tenants > self.capacity
+        used = len(self._running.of(holder)) * self._units.get(holder, 1.0)
+        return used * self._num_tenants > self.capacity
 
     @property
     def are_crowded(self) -> bool:
@@ -213,7 +257,7 @@ class Places:
         if not is_same or not _are_same(weights, self._weights):
             self._seen_entries = standings.entries
             self._demand, self._weights = demand, weights.copy()
-            self._shares = fair_shares(self.capacity, demand, weights, standings.classes)
+            self._shares = self._fair_shares(demand, weights)
         excess = standings.running - self._shares
         beyond = (excess > 0).nonzero()[0]
         furthest = beyond[(-excess[beyond]).argsort(kind="stable")[:GIVERS_LIMIT]]
@@ -224,6 +268,20 @@ class Places:
         self._has_newcomers = False
         if self.capacity < self._most:
             self._has_newcomers = bool(self._lack_one().any())
+
+    def _fair_shares(self, demand: Int64s, weights: Float64s) -> Float64s:  # [num_rows]
+        """Return how many rows each may have."""
+        standings = self._standings
+        if not self._units:
+            return fair_shares(self.capacity, demand, weights, standings.classes)
+        units = np.ones(len(demand))
+        for holder, unit in self._units.items():
+            row = standings.row(holder)
+            if row is not None:
+                units[row] = unit
+        shares = fair_shares(self.capacity, demand * units, weights, standings.classes)
+        rows: Float64s = shares / units
+        return rows
 
     def _lack_one(self) -> Bools:  # [num_rows]
         """Mark those that wait and have no place, or one or more fewer than their share."""

@@ -133,7 +133,7 @@ class Standings:
 
 def fair_shares(
     capacity: float,
-    demand: Int64s,  # [num_rows] sequences
+    demand: Int64s | Float64s,  # [num_rows] sequences
     weights: Float64s,  # [num_rows], positive
     classes: Int64s,  # [num_rows]
 ) -> Float64s:  # [num_rows]

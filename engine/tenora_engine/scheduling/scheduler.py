@@ -196,7 +196,7 @@ class Scheduler:
         self.requests.give_up_late(now_s)
         self.requests.settle_late()
         self.running.prefilling()  # who has had its first token decodes from here on
-        is_at_risk = self._first_tokens.is_any_at_risk(now_s, self._keeps_share)
+        is_at_risk = self._first_tokens.is_any_at_risk(now_s, self._keeps_share, self._lacks_time)
         self._chunks.begin_step(self.running.promised_tpots, now_s, is_first_at_risk=is_at_risk)
         if self._express is not None:
             express = self._express.plan(preempted, now_s)
@@ -204,7 +204,8 @@ class Scheduler:
                 self._stalled = False
                 self.waits.plan_express(express or preempted or ())
                 return ScheduledStep(express), False
-        self._places.limit(*self._chunks.tpots.most_rows(now_s))
+        admitted, kept = self._chunks.tpots.most_rows(now_s)
+        self._places.limit(admitted, kept, self._chunks.forecast.row_s)
         for sequence in self._places.take_back():
             self.requests.give_up_place(sequence)
         self._page_shares.begin_step()
@@ -231,6 +232,10 @@ class Scheduler:
         tenant, name = sequence.request.tenant, sequence.service.class_name
         is_crowding = self._places.is_crowding((name, tenant.key))
         return not is_crowding and self.queue.keeps_share(tenant, name)
+
+    def _lacks_time(self, sequence: Sequence) -> bool:
+        """Whether nothing but a step's time is missing to its first token: no adapter, no pages."""
+        return sequence not in self.queue.parked and not sequence.service.short_walk
 
     def is_express(self, request: GenerationRequest) -> bool:
         """Whether a step is to be preempted for the request, if it can be; from any thread."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Collection
-from itertools import count
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import NamedTuple
+from weakref import ReferenceType, ref
 
 from tenora_engine.scheduling.forecast import StepForecast, StepLoad
+from tenora_engine.scheduling.running import Holder, holder_of
 from tenora_engine.sequence import Sequence, SequenceState
 
 MEMORY_S = 60.0
@@ -45,13 +50,15 @@ AT_RISK_PART, LOST_PARTS = 0.75, 2.0
 """Between these parts of its promised time to first token a request is at risk; then it is lost."""
 
 ASKED_AGAIN_PART = 0.1
-"""One that does not count is asked again after this part of the time in which it is lost."""
+"""A holder of which none counts is asked again after this part of the time for which its first is
+at risk."""
 
 LOOKED_AT_MAX = 16
-"""In a step."""
+"""Holders in a step, and requests of each."""
 
 FORGOTTEN_FROM = 64
-"""Those that were answered are forgotten when so many are kept, or twice as many as waited then."""
+"""Those of a holder that were answered are forgotten when so many are kept, or twice as many as
+waited then."""
 
 
 class TpotPromises:
@@ -160,44 +167,101 @@ class TpotPromises:
         return max(tpot_s / margin - self.floor_s, 0.0)
 
 
+class _Promised(NamedTuple):
+    at_risk_s: float
+    lost_s: float
+    sequence: ReferenceType[Sequence]  # one that has ended is not kept
+
+    @property
+    def waits(self) -> bool:
+        sequence = self.sequence()
+        if sequence is None or sequence.state is SequenceState.FINISHED:
+            return False
+        return sequence.usage.first_token_s is None
+
+
+@dataclass
+class _Line:
+    """Those of one holder, in the order in which they came."""
+
+    promised: deque[_Promised] = field(default_factory=deque)
+    full: int = FORGOTTEN_FROM
+
+    def add(self, promised: _Promised) -> None:
+        if len(self.promised) >= self.full:
+            self.promised = deque(each for each in self.promised if each.waits)
+            self.full = max(2 * len(self.promised), FORGOTTEN_FROM)
+        self.promised.append(promised)
+
+    def first(self, now_s: float) -> _Promised | None:
+        """Return the first that waits and is not lost."""
+        while self.promised:
+            first = self.promised[0]
+            if first.waits and first.lost_s > now_s:
+                return first
+            self.promised.popleft()
+        return None
+
+
 class FirstTokens:
-    """Requests that were promised a time to first token and have none yet, by when they are at
-    risk."""
+    """Requests that were promised a time to first token and have none yet, by holder (a tenant in a
+    class), so that the many of one do not hide another's."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, float, int, Sequence]] = []
+        self._lines: dict[Holder, _Line] = {}
+        self._heap: list[tuple[float, int, Holder]] = []
+        """When the first of each line may be at risk."""
         self._numbers = count()
-        self._full = FORGOTTEN_FROM
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return sum(len(line.promised) for line in self._lines.values())
 
     def add(self, sequence: Sequence, ttft_s: float) -> None:
-        if len(self._heap) >= self._full:
-            self._heap = [entry for entry in self._heap if _waits(entry[3])]
-            heapq.heapify(self._heap)
-            self._full = max(2 * len(self._heap), FORGOTTEN_FROM)
-        came_s = sequence.arrival_s
+        came_s, holder = sequence.arrival_s, holder_of(sequence)
         at_risk_s, lost_s = came_s + AT_RISK_PART * ttft_s, came_s + LOST_PARTS * ttft_s
-        heapq.heappush(self._heap, (at_risk_s, lost_s, next(self._numbers), sequence))
+        line = self._lines.get(holder)
+        if line is None:
+            line = self._lines[holder] = _Line()
+            heapq.heappush(self._heap, (at_risk_s, next(self._numbers), holder))
+        line.add(_Promised(at_risk_s, lost_s, ref(sequence)))
 
-    def is_any_at_risk(self, now_s: float, counts: Callable[[Sequence], bool]) -> bool:
-        """Whether one of those that count is. One that is stays in front until it is answered or
-        lost; one that does not count is asked again later."""
+    def is_any_at_risk(
+        self,
+        now_s: float,
+        keeps_share: Callable[[Sequence], bool],
+        is_helped: Callable[[Sequence], bool],
+    ) -> bool:
+        """Whether one is that a prefill would help, of a holder that keeps its share. A holder of
+        which none counts is asked again later."""
         for _ in range(LOOKED_AT_MAX):
             if not self._heap or self._heap[0][0] > now_s:
                 return False
-            _, lost_s, number, sequence = self._heap[0]
-            if lost_s <= now_s or not _waits(sequence):
+            _, number, holder = self._heap[0]
+            line = self._lines[holder]
+            first = line.first(now_s)
+            if first is None:
                 heapq.heappop(self._heap)
-            elif counts(sequence):
+                del self._lines[holder]
+            elif first.at_risk_s > now_s:
+                heapq.heapreplace(self._heap, (first.at_risk_s, number, holder))
+            elif _is_one_helped(line, now_s, keeps_share, is_helped):
                 return True
             else:
-                later_s = now_s + ASKED_AGAIN_PART * (lost_s - sequence.arrival_s)
-                heapq.heapreplace(self._heap, (later_s, lost_s, number, sequence))
+                later_s = now_s + ASKED_AGAIN_PART * (first.lost_s - first.at_risk_s)
+                heapq.heapreplace(self._heap, (later_s, number, holder))
         return False
 
 
-def _waits(sequence: Sequence) -> bool:
-    is_over = sequence.state is SequenceState.FINISHED
-    return not is_over and sequence.usage.first_token_s is None
+def _is_one_helped(
+    line: _Line,
+    now_s: float,
+    keeps_share: Callable[[Sequence], bool],
+    is_helped: Callable[[Sequence], bool],
+) -> bool:
+    for promised in islice(line.promised, LOOKED_AT_MAX):
+        sequence = promised.sequence()
+        if promised.at_risk_s > now_s:
+            return False
+        if sequence is not None and promised.waits and is_helped(sequence):
+            return keeps_share(sequence)
+    return False

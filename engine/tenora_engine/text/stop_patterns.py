@@ -50,7 +50,8 @@ class _Node:
 
 class StopPattern:
     """A compiled pattern. Raises PatternError. It knows literals, classes, `.`, groups, `|`, `*`,
-    `+`, `?` and `{m,n}`; what looks around, refers back or stands for a place is refused."""
+    `+`, `?`, `{m,n}` and a `$` at its end; what looks around, refers back or stands for another
+    place is refused."""
 
     def __init__(self, pattern: str) -> None:
         if not pattern or len(pattern) > PATTERN_CHARACTERS_MAX:
@@ -179,9 +180,15 @@ class _Parser:
 
     def _sequence(self) -> _Node:
         found: list[_Node] = []
-        while self._next() not in ("", "|", ")"):
+        while self._next() not in ("", "|", ")") and not self._is_end():
             found.append(self._repeated())
         return _Node(in_turn=tuple(found))
+
+    def _is_end(self) -> bool:
+        """Whether a $ is next that ends a way of the whole pattern: the end of the text so far,
+        where a match ends anyway."""
+        behind = self._pattern[self._at + 1 : self._at + 2]
+        return not self._depth and behind in ("", "|") and self._take("$")
 
     def _repeated(self) -> _Node:
         atom = self._atom()

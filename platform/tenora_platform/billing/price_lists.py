@@ -107,6 +107,25 @@ class Prices:
             candidates = self._candidates[scope] = tuple(self._covering(scope))
         return next((price for price in candidates if price.holds_at(at)), None)
 
+    def currency_of(self, tenant_id: str, plan: str, at: datetime) -> str | None:
+        """That of the list which most usage of a tenant of this plan has, if any holds for it."""
+        price = self.choose(Scope(None, tenant_id, plan, None), at)
+        return (
+            price.currency if price else next(iter(self.currencies_of(tenant_id, plan, at)), None)
+        )
+
+    def currencies_of(self, tenant_id: str, plan: str, at: datetime) -> list[str]:
+        """All in which such a tenant may be charged."""
+        return sorted(
+            {
+                price.currency
+                for scope, lists in self._by_scope.items()
+                if scope.tenant_id in (None, tenant_id) and scope.plan in (None, plan)
+                for price in lists
+                if price.holds_at(at)
+            }
+        )
+
     def _covering(self, usage: Scope) -> Iterator[PriceList]:
         scopes = (
             Scope(*(part if kept else None for part, kept in zip(usage, mask, strict=True)))

@@ -176,6 +176,11 @@ async def owner_of(session: AsyncSession, adapter_id: str) -> str | None:
     return found
 
 
+async def names_of_adapters(session: AsyncSession, adapter_ids: Collection[str]) -> dict[str, str]:
+    query = select(AdapterRow.id, AdapterRow.name).where(AdapterRow.id.in_(adapter_ids))
+    return dict((await session.execute(query)).all())
+
+
 async def last_rated(
     session: AsyncSession, scope: Scope, first: datetime, end: datetime | None
 ) -> datetime | None:

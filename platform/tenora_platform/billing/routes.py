@@ -80,9 +80,16 @@ async def list_own_prices(state: State, tenant: UsageTenant) -> TenantPriceList:
     now = datetime.now(UTC)
     async with state.db.tenant_session(tenant.tenant_id) as session:
         found = await prices.of_tenant(session, tenant.tenant_id, tenant.plan.name, now)
+        names = await repository.names_of_adapters(
+            session, [price.scope.adapter_id for price in found if price.scope.adapter_id]
+        )
     return TenantPriceList(
         data=[
-            TenantPrice(**shown(price), status="in_force" if price.holds_at(now) else "announced")
+            TenantPrice(
+                **shown(price),
+                status="in_force" if price.holds_at(now) else "announced",
+                adapter_name=names.get(price.scope.adapter_id or ""),
+            )
             for price in found
         ]
     )

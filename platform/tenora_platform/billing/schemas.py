@@ -286,9 +286,10 @@ class PriceVersionList(ListPage[PriceVersionListed]):
 
 
 class TenantPrice(PriceVersion):
-    """`announced`: it is not in force yet."""
+    """`announced`: it is not in force yet. `adapter_name` is null unless it is for one adapter."""
 
     status: Literal["in_force", "announced"]
+    adapter_name: str | None
 
 
 class TenantPriceList(BaseModel):

@@ -16,7 +16,7 @@ from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import Rating, Volume, priced
 from tenora_platform.usage.records import billable, usage_event
 
-BudgetName = Literal["key_day", "key_month", "plan_day", "plan_month", "credit"]
+BudgetName = Literal["key_day", "key_month", "account_month", "plan_day", "plan_month", "credit"]
 CREDIT: Literal["credit"] = "credit"
 """The account of prepaid credit; it has no period."""
 
@@ -36,6 +36,7 @@ class Budget:
     key_id: str | None  # None: of the whole tenant
     start: datetime | None  # of its period; None for credit, which has none
     resets_at: datetime | None
+    currency: str | None = None  # what its amounts are said to be in; None: there is no price yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,20 @@ def has_budget(tenant: TenantContext) -> bool:
         or plan.budget_day is not None
         or key.budget is not None
         or key.budget_day is not None
+        or tenant.account_cap is not None
         or tenant.prepaid
     )
 
 
-def budgets_of(tenant: TenantContext, now: datetime) -> list[Budget]:
-    """Those of its key first: the narrowest one that refuses is the one that is named."""
+def budgets_of(tenant: TenantContext, now: datetime, currency: str | None = None) -> list[Budget]:
+    """Those of its key first: the narrowest one that refuses is the one that is named. `currency`
+    is that of the tenant's prices."""
     day, month = day_start(now), month_start(now)
     key, plan, key_id = tenant.key_caps, tenant.plan, tenant.key_id
     every: list[tuple[BudgetName, Caps, str | None, Decimal | None, datetime]] = [
         ("key_day", key, key_id, key.budget_day, day),
         ("key_month", key, key_id, key.budget, month),
+        ("account_month", Caps(), None, tenant.account_cap, month),
         ("plan_day", plan, None, plan.budget_day, day),
         ("plan_month", plan, None, plan.budget, month),
     ]
@@ -82,6 +86,7 @@ def budgets_of(tenant: TenantContext, now: datetime) -> list[Budget]:
             key_id=of,
             start=start,
             resets_at=_end(name, start),
+            currency=tenant.account_currency if name == "account_month" else currency,
         )
         for name, caps, of, cap, start in every
         if cap is not None
@@ -97,6 +102,7 @@ def budgets_of(tenant: TenantContext, now: datetime) -> list[Budget]:
                 key_id=None,
                 start=None,
                 resets_at=None,
+                currency=currency,
             )
         )
     return found

@@ -90,10 +90,11 @@ def is_degraded(levels: Sequence[Level]) -> bool:
 
 
 def soft_header(levels: Sequence[Level]) -> dict[str, str]:
-    """`x-tenora-budget: soft;budget=plan_month;remaining="1.25"`, a list of structured fields (RFC
-    9651), one of each budget beyond its soft cap; no header without."""
+    """`x-tenora-budget: soft;budget=plan_month;remaining="1.25";currency=USD`, a list of structured
+    fields (RFC 9651), one of each budget beyond its soft cap; no header without."""
     told = [
         f'soft;budget={level.budget.name};remaining="{money_of(level.left):f}"'
+        + (f";currency={level.budget.currency}" if level.budget.currency else "")
         for level in levels
         if level.soft
     ]

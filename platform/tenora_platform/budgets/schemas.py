@@ -7,12 +7,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints, field_validator
 
 from tenora_platform.budgets.accounts import BudgetName, money_of
 from tenora_platform.budgets.store import Level
 from tenora_platform.budgets.tables import GrantKind
-from tenora_platform.schemas import Body, IdItem, ListPage
+from tenora_platform.schemas import Body, IdItem, Item, ListPage
 from tenora_platform.times import BodyTime
 
 Amount = Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=12)]
@@ -27,9 +27,10 @@ Note = Annotated[
 
 class BudgetView(BaseModel):
     """`held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
-    `hard` if nothing is left."""
+    `hard` if nothing is left. `currency` is null while no price list is in force."""
 
     name: BudgetName
+    currency: str | None
     cap: str
     spent: str
     held: str
@@ -40,6 +41,7 @@ class BudgetView(BaseModel):
     def of(cls, level: Level) -> BudgetView:
         return cls(
             name=level.budget.name,
+            currency=level.budget.currency,
             cap=f"{money_of(level.cap or 0):f}",
             spent=f"{money_of(level.spent or 0):f}",
             held=f"{money_of(level.held):f}",
@@ -52,6 +54,7 @@ class CreditView(BaseModel):
     """`granted` excludes expired credit; `balance` is what is left of it, below 0 if a request cost
     more than expected."""
 
+    currency: str | None
     granted: str
     spent: str
     held: str
@@ -61,6 +64,7 @@ class CreditView(BaseModel):
     def of(cls, level: Level) -> CreditView:
         cap, spent = level.cap or 0, level.spent or 0
         return cls(
+            currency=level.budget.currency,
             granted=f"{money_of(cap):f}",
             spent=f"{money_of(spent):f}",
             held=f"{money_of(level.held):f}",
@@ -111,3 +115,65 @@ class TenantCredit(CreditGrant):
 
 class TenantCreditPage(ListPage[TenantCredit]):
     pass
+
+
+class OwnGrant(IdItem):
+    """Credit as its tenant sees it. `lapsed` is what was left of it when it expired; null until
+    then."""
+
+    object: Literal["credit_grant"] = "credit_grant"
+    amount: Decimal
+    kind: GrantKind
+    currency: str
+    expires_at: datetime | None
+    lapsed: Decimal | None
+    created_at: datetime
+
+
+class OwnGrantPage(ListPage[OwnGrant]):
+    pass
+
+
+Percent = Annotated[int, Field(ge=1, le=200)]
+
+
+class AccountBudgetBody(Body):
+    """What the whole account may cost in a month (UTC). At each of `thresholds`, percent of
+    `amount`, an event `budget.alert` tells it. `hard`: beyond `amount`, requests are refused.
+    `currency` defaults to that of the prices in force."""
+
+    amount: Amount
+    currency: Currency | None = None
+    hard: bool = False
+    thresholds: Annotated[list[Percent], Field(max_length=10)] = Field(default=[50, 80, 100])
+
+    @field_validator("thresholds")
+    @classmethod
+    def _once_each(cls, thresholds: list[int]) -> list[int]:
+        if len(set(thresholds)) != len(thresholds):
+            raise ValueError("lists a threshold twice")
+        return thresholds
+
+
+class ThresholdAlert(BaseModel):
+    threshold: int
+    reached_at: datetime
+
+
+class AccountBudget(Item):
+    """`amount` is null where no account budget is set; `currency` is then the one a new budget
+    would have. `spent` is this month's usage in that currency, as in GET /v1/costs. `alerts`: the
+    thresholds reached this month. `currencies`: those of the prices in force."""
+
+    object: Literal["account_budget"] = "account_budget"
+    tenant_id: str
+    amount: str | None = None
+    currency: str
+    hard: bool = False
+    thresholds: list[int] = Field(default=[])
+    spent: str | None = None
+    alerts: list[ThresholdAlert] = Field(default=[])
+    currencies: list[str]
+    period: str
+    resets_at: datetime
+    updated_at: datetime | None = None

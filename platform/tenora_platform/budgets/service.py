@@ -28,6 +28,7 @@ from tenora_platform.budgets.accounts import (
     charge_of,
     has_budget,
 )
+from tenora_platform.budgets.alerts import AccountAlerts
 from tenora_platform.budgets.estimate import estimate
 from tenora_platform.budgets.fallback import LocalBooks
 from tenora_platform.budgets.hold import NO_HOLD, BudgetHold, Run, is_degraded
@@ -77,6 +78,7 @@ class Budgets:
         self.store = BudgetStore(redis, lease_ms=int(lease_s * 1000))
         self.seeder = Seeder(db, self.store)
         self._prices = PriceBook(db)
+        self.alerts = AccountAlerts(db)
         self._teller = Teller(db)
         self._local = LocalBooks(self.seeder, processes)
         self._metrics = metrics
@@ -92,7 +94,7 @@ class Budgets:
         if not has_budget(tenant):
             return
         try:
-            levels = await self.store.spent(tenant.tenant_id, budgets_of(tenant, self._clock()))
+            levels = await self.store.spent(tenant.tenant_id, await self._budgets(tenant))
         except RedisError:
             return  # `acquire` knows what then
         for level in levels:
@@ -106,7 +108,7 @@ class Budgets:
         if not has_budget(tenant):
             return NO_HOLD
         now = self._clock()
-        budgets = budgets_of(tenant, now)
+        budgets = await self._budgets(tenant)
         used = await self._prices.used(tenant.tenant_id)
         price = partial(estimate, await self._prices.lists(), used, tenant, runs, model, now=now)
         work = price(_classes(tenant, runs, budgets))
@@ -130,10 +132,19 @@ class Budgets:
 
     async def levels(self, tenant: TenantContext) -> list[Level]:
         """What is spent and held of each budget now, changing nothing."""
-        budgets = budgets_of(tenant, self._clock())
+        budgets = await self._budgets(tenant)
         if not budgets:
             return []
         return (await self._ask(tenant, budgets, NOTHING)).levels
+
+    async def currency(self, tenant: TenantContext) -> str | None:
+        """Of the tenant's budgets: that of its prices; None where there are none, or nobody can
+        say now."""
+        try:
+            prices = await self._prices.lists()
+        except (SQLAlchemyError, OSError):
+            return None
+        return prices.currency_of(tenant.tenant_id, tenant.plan.name, self._clock())
 
     async def end(
         self, hold: BudgetHold, records: Sequence[UsageRecord], unused: Sequence[str]
@@ -154,6 +165,7 @@ class Budgets:
             by_tenant[charge.tenant_id].append(charge)
         if not by_tenant:
             return
+        self.alerts.touch(by_tenant)
         try:
             for tenant_id in await self.store.with_counters(list(by_tenant)):
                 await self.store.book(tenant_id, by_tenant[tenant_id])
@@ -182,6 +194,11 @@ class Budgets:
         if self._ending:
             await asyncio.wait(self._ending, timeout=_LAST_S)
         await self._teller.finish(_LAST_S)
+
+    async def _budgets(self, tenant: TenantContext) -> list[Budget]:
+        if not has_budget(tenant):
+            return []
+        return budgets_of(tenant, self._clock(), await self.currency(tenant))
 
     def _refuse(
         self, tenant: TenantContext, levels: Sequence[Level], by: Level, wanted: int
@@ -272,5 +289,5 @@ class Budgets:
         """At those who have spent since the last time."""
         changed, self._changed = list(self._changed.values()), {}
         for tenant in changed:
-            levels = await self.store.spent(tenant.tenant_id, budgets_of(tenant, self._clock()))
+            levels = await self.store.spent(tenant.tenant_id, await self._budgets(tenant))
             self._teller.tell(tenant.tenant_id, levels, None)

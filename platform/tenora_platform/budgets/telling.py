@@ -43,6 +43,8 @@ class Teller:
 
     def _tell(self, kind: Kind, tenant_id: str, level: Level) -> None:
         once = f"{level.budget.account} {level.cap}"
+        if level.budget.name == "account_month":  # the plan's month may have the same cap
+            once = f"account {once}"
         told = (kind, tenant_id, once)
         if told in self._told:
             return
@@ -58,6 +60,7 @@ class Teller:
         data = {
             "budget": budget.name,
             "api_key_id": budget.key_id,
+            "currency": budget.currency,
             "cap": f"{money_of(level.cap or 0):f}",
             "spent": f"{money_of(level.spent or 0):f}",
             "held": f"{money_of(level.held):f}",

@@ -15,7 +15,9 @@ DELETED: dict[str, str] = {
     "evaluation_answers": "",
     "evaluation_items": "",
     "evaluations": "",
+    "tenant_settings": "",  # before what is written under its lock
     "kept_contents": "",
+    "stored_responses": "",
     "rejected_calls": "",
     "idempotency_keys": "",
     "webhook_queue": "event_id IN (SELECT id FROM events WHERE tenant_id = :tenant)",
@@ -24,7 +26,7 @@ DELETED: dict[str, str] = {
     "events": "",
     "upload_parts": "",
     "uploads": "",
-    "tenant_settings": "",
+    "account_budgets": "",
     "request_wait_parts": "(request, sequence) IN "
     "(SELECT request, sequence FROM request_waits WHERE tenant_id = :tenant)",
     "request_waits": "",

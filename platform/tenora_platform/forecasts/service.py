@@ -10,8 +10,10 @@ from decimal import Decimal
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import exact_sum
-from tenora_platform.contexts import Caps
+from tenora_platform.billing.repository import price_lists
+from tenora_platform.contexts import PlanTerms
 from tenora_platform.forecasts.projection import (
     DAYS,
     METHOD,
@@ -33,10 +35,10 @@ _HOUR = timedelta(hours=1)
 
 
 async def forecast(
-    session: AsyncSession, tenant_id: str | None, caps: Caps | None, now: datetime
+    session: AsyncSession, tenant_id: str | None, plan: PlanTerms | None, now: datetime
 ) -> Forecast:
-    """Of one tenant, or of all but the platform's own together (`tenant_id` None). `caps`: its
-    plan's."""
+    """Of one tenant, or of all but the platform's own together (`tenant_id` None). `plan`: its
+    own."""
     start, end = month_of(now)
     last_month, _ = month_of(start - _HOUR)
     back = min(last_month, floor(now, "day") - timedelta(days=DAYS))
@@ -60,7 +62,7 @@ async def forecast(
         days_left=round(float(days_left(now)), 3),
         method=METHOD,
         currencies=found,
-        budget=_budget(caps, found, now),
+        budget=_budget(plan, found, now, await _currency(session, tenant_id, plan, now)),
         unrated_events=unrated,
     )
 
@@ -95,7 +97,7 @@ def _of_currency(
 
 
 def _budget(
-    caps: Caps | None, currencies: list[CurrencyForecast], now: datetime
+    caps: PlanTerms | None, currencies: list[CurrencyForecast], now: datetime, currency: str | None
 ) -> ForecastBudget | None:
     if caps is None or caps.budget is None:
         return None
@@ -104,11 +106,22 @@ def _budget(
     soft = None if caps.budget_soft is None else caps.budget * Decimal(str(caps.budget_soft))
     return ForecastBudget(
         amount=money(caps.budget),
+        currency=currency,
         soft=_text(soft),
         action=caps.budget_action,
         reached_on=reached_on(now, spent, mean, caps.budget),
         soft_reached_on=None if soft is None else reached_on(now, spent, mean, soft),
     )
+
+
+async def _currency(
+    session: AsyncSession, tenant_id: str | None, plan: PlanTerms | None, now: datetime
+) -> str | None:
+    """That of the budget of this plan, if it has one."""
+    if tenant_id is None or plan is None or plan.budget is None:
+        return None
+    prices = Prices(await price_lists(session, now, now, tenants=[tenant_id]))
+    return prices.currency_of(tenant_id, plan.name, now)
 
 
 def _text(amount: Decimal | None) -> str | None:

@@ -149,7 +149,11 @@ class _Collected:
 def _scores(session: InferenceSession, body: ChatCompletionRequest) -> ChatScores | None:
     if not body.logprobs:
         return None
-    return ChatScores(session.state.engine.text, body.return_tokens_as_token_ids)
+    return ChatScores(
+        session.state.engine.text,
+        body.return_tokens_as_token_ids,
+        with_itself=body.logprob_token_ids is not None,
+    )
 
 
 async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> bytes:
@@ -170,7 +174,6 @@ async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> 
         service_tier=session.tier,
         system_fingerprint=session.fingerprint,
         prompt_token_ids=session.prompts[0].token_ids if body.return_token_ids else None,
-        prompt_logprobs=None,
     )
     made = completion.model_dump()
     for choice, collected in zip(made["choices"], choices, strict=False):
@@ -220,6 +223,8 @@ async def chat_stream(
                     more: dict[str, Any] = {}
                     if body.return_token_ids and not begun:
                         more["prompt_token_ids"] = session.prompts[0].token_ids
+                    if chunks.counts and not begun:  # it says nothing yet
+                        more["usage"] = session.usage_so_far(begun=False)
                     begun.add(piece.choice)
                     held += chunks.rare([_delta(piece.choice, role, None, None)], **more)
                 for choice in _choices(session, body, piece, readers[piece.choice]):

@@ -22,13 +22,13 @@ class Chunks:
         self._kind = kind
         self._body = body
         options = body.stream_options
-        self._counts = bool(options and options.include_usage and options.continuous_usage_stats)
+        self.counts = bool(options and options.include_usage and options.continuous_usage_stats)
         self._tier = session.tier
         self._head, self._tail = self._ends()
 
     def of(self, choice: bytes) -> bytes:
         """A chunk of one choice, which is JSON already."""
-        if self._counts or self._tier != self._session.tier:
+        if self.counts or self._tier != self._session.tier:
             self._tier = self._session.tier
             self._head, self._tail = self._ends()
         return b"".join((self._head, choice, self._tail))

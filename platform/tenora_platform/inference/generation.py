@@ -288,6 +288,9 @@ class Run:
         logprobs = event.logprobs or ()
         if not self._chunk_tokens:
             text = sequence.push(event.token_ids, logprobs)
+            if sequence.consumed >= self.request.sampling.max_tokens:  # it ends with this token
+                sequence.hold(text)
+                return []
             return [sequence.piece(choice, text, None)] if text else []
         pieces: list[Piece] = []
         for place, token_id in enumerate(event.token_ids):

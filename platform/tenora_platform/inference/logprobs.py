@@ -4,7 +4,7 @@ an object for each would keep everybody waiting. Knows token texts, not where th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -53,18 +53,27 @@ def _finite(logprob: float) -> float:
 
 class ChatScores:
     """Chat's: a list of tokens, each with its likeliest alternatives. With `by_id` tokens are
-    called `token_id:123`."""
+    called `token_id:123`; `with_itself`, each is among its alternatives."""
 
-    def __init__(self, text: TextProcessor, by_id: bool = False) -> None:
+    def __init__(
+        self, text: TextProcessor, by_id: bool = False, *, with_itself: bool = False
+    ) -> None:
         self._text = text
         self._by_id = by_id
+        self._with_itself = with_itself
         self._tokens: list[bytes] = []
 
     def add(self, tokens: Sequence[TokenLogprob]) -> None:
+        self._tokens += map(_encode, self.said(tokens))
+
+    def said(self, tokens: Sequence[TokenLogprob]) -> Iterator[dict[str, Any]]:
+        """Each token as it is listed; nothing is added."""
         for token in tokens:
             said = self._said(token.token_id, token.logprob)
-            said["top_logprobs"] = [self._said(*each) for each in token.top]
-            self._tokens.append(_encode(said))
+            top = [self._said(*each) for each in token.top]
+            if self._with_itself and all(each != token.token_id for each, _ in token.top):
+                top.insert(0, said)
+            yield {**said, "top_logprobs": top}
 
     def json(self) -> msgspec.Raw:
         return msgspec.Raw(b'{"content":[%b],"refusal":null}' % b",".join(self._tokens))
@@ -97,13 +106,14 @@ class TextScores:
 
     def add(self, tokens: Sequence[TokenLogprob]) -> None:
         for token in tokens:
-            # The sampled token is always among them, so there may be one more than asked for.
+            # The token itself is always among them, so there may be one more than asked for.
             top = dict(token.top)
             top.setdefault(token.token_id, token.logprob)
             labels = {each: _id_label(each) for each in top} if self._by_id else self._labels(top)
             self.tokens.append(_encode(labels[token.token_id]))
             self.token_logprobs.append(_encode(_finite(token.logprob)))
-            said = {labels[token_id]: _finite(top[token_id]) for token_id in top}
+            order = (token.token_id, *top)  # itself first, as in vLLM
+            said = {labels[token_id]: _finite(top[token_id]) for token_id in order}
             self.top_logprobs.append(_encode(said))
 
     def add_offsets(self, offsets: Iterable[int], behind: int = 0) -> None:

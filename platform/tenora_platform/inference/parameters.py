@@ -16,7 +16,7 @@ from tenora_engine.errors import ContextLengthError
 from tenora_engine.request import SamplingParams
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.text.stop_patterns import PatternError, StopPattern
-from tenora_engine.token_ids import are_token_ids
+from tenora_engine.token_ids import are_token_ids, not_in_vocabulary
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.bounds import PROMPTS_MAX
 from tenora_platform.inference.neutral_fields import unsupported
@@ -31,6 +31,8 @@ from tenora_platform.inference.tools import ToolUse
 
 STOP_LENGTH_MAX = 256
 CHOICES_MAX = 128
+WRONG_SHOWN_MAX = 10
+"""Keys of logit_bias that an error names, if they are wrong."""
 COMPLETION_TOKENS_DEFAULT = 16  # OpenAI's default of /v1/completions
 
 Prompts = str | list[str] | list[int] | list[list[int]]
@@ -213,6 +215,7 @@ def _generation(
     allowed = body.allowed_token_ids
     check_token_ids(stop_ids, model, "stop_token_ids")
     check_token_ids(allowed or (), model, "allowed_token_ids")
+    named = _named(body, model, logprobs)
     return Generation(
         sampling=SamplingParams(
             temperature=_or(body.temperature, 1.0) if top_p else 0.0,
@@ -231,8 +234,8 @@ def _generation(
             max_tokens=max_tokens,
             ignore_eos=body.ignore_eos,
             n=body.n,
-            logprobs=logprobs,
-            logprob_token_ids=_named(body, model, logprobs),
+            logprobs=0 if named else logprobs,
+            logprob_token_ids=named,
             prompt_logprobs=body.prompt_logprobs,
             grammar=grammar_of(body),
         ),
@@ -245,12 +248,11 @@ def _generation(
 
 
 def _named(body: SamplingFields, model: ModelInfo, logprobs: int | None) -> tuple[int, ...]:
-    """The tokens whose log probabilities are told in the place of the likeliest."""
+    """The tokens whose log probabilities are told in the place of the likeliest, however many of
+    these were asked for."""
     param, named = "logprob_token_ids", tuple(dict.fromkeys(body.logprob_token_ids or ()))
     if named and logprobs is None:
         raise _invalid(param, f"{param} needs logprobs.")
-    if named and logprobs:
-        raise _invalid(param, f"{param} take the place of the likeliest tokens: ask for 0 of them.")
     check_token_ids(named, model, param)
     return named
 
@@ -285,19 +287,17 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
 def _logit_bias(bias: dict[str, float] | None, model: ModelInfo) -> dict[int, float]:
     if bias is None:
         return {}
+    wrong = [key for key in bias if not key.isascii() or not key.isdigit() or len(key) > 9]
+    if wrong:
+        shown = ", ".join(repr(key[:40]) for key in wrong[:WRONG_SHOWN_MAX])
+        more = len(wrong) - WRONG_SHOWN_MAX
+        shown += f" and {more} more" if more > 0 else ""
+        raise _invalid("logit_bias", f"The keys of logit_bias must be token ids, not {shown}.")
     out: dict[int, float] = {}
     for key, value in bias.items():
-        if not key.isascii() or not key.isdigit() or len(key) > 9:
-            raise BadRequestError(
-                f"The keys of logit_bias must be token ids, not {key[:40]!r}.",
-                param="logit_bias",
-                code="invalid_value",
-            )
         if not math.isfinite(value) or abs(value) > 100:
-            raise BadRequestError(
-                f"The values of logit_bias must be between -100 and 100, not {value}.",
-                param="logit_bias",
-                code="invalid_value",
+            raise _invalid(
+                "logit_bias", f"The values of logit_bias must be between -100 and 100, not {value}."
             )
         out[int(key)] = value
     check_token_ids(out, model, "logit_bias")
@@ -306,10 +306,7 @@ def _logit_bias(bias: dict[str, float] | None, model: ModelInfo) -> dict[int, fl
 
 def check_token_ids(ids: Collection[int], model: ModelInfo, param: str) -> None:
     if not are_token_ids(ids, model.vocab):
-        raise _invalid(
-            param,
-            f"{param} contains a token id outside the model's vocabulary (0 to {model.vocab - 1}).",
-        )
+        raise _invalid(param, not_in_vocabulary(ids, model.vocab, param) + ".")
 
 
 def completion_prompts(body: CompletionRequest, model: ModelInfo) -> list[str | list[int]]:

@@ -123,6 +123,7 @@ def _base_card(base: ModelInfo) -> ModelCard:
         id=base.id,
         created=0,
         owned_by="tenora",
+        root=base.id,
         max_model_len=base.context_tokens,
         context_length=base.context_tokens,
     )
@@ -133,6 +134,7 @@ def _card(name: str, row: AdapterVersionRow, base: ModelInfo, tenant: TenantCont
         id=name,
         created=int(row.created_at.timestamp()),
         owned_by=tenant.tenant_id,
+        root=name,
         parent=base.id,
         max_model_len=base.context_tokens,
         context_length=base.context_tokens,

@@ -42,6 +42,7 @@ TruncationSide = Literal["left", "right"]
 COUNT_MAX = 2**31 - 1
 LOGPROBS_MAX = 20
 
+TemplateArguments = Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)]
 RequestId = Annotated[str | None, Field(pattern=REQUEST_ID)]
 TOKEN = Annotated[int, Field(ge=0, lt=2**31)]
 Unheeded = Annotated[str | None, Field(max_length=64)]
@@ -120,7 +121,25 @@ def _unless_false(value: Any) -> Any:
     return None if value is False else value
 
 
-class SamplingFields(FormatFields):
+class Choosing(Given):
+    """How each token is chosen and where the text ends: what responses take, too."""
+
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: Annotated[str | list[str] | None, at_most(STOP_STRINGS_MAX)] = None
+
+    # Additions, named and meant as in vLLM.
+    top_k: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(
+        default=None, ge=REPETITION_PENALTY_MIN, le=REPETITION_PENALTY_MAX
+    )
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
+    request_id: RequestId = None
+
+
+class SamplingFields(FormatFields, Choosing):
     """What both APIs share. Fields after the blank line are Tenora's additions, named and meant as
     in vLLM. Other names are accepted where they ask for nothing (`inference.neutral_fields`)."""
 
@@ -133,11 +152,7 @@ class SamplingFields(FormatFields):
     n: int = Field(default=1, ge=1, le=128)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)  # 0: the likeliest token
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: Annotated[dict[str, float] | None, BeforeValidator(biases)] = None
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    stop: Annotated[str | list[str] | None, at_most(STOP_STRINGS_MAX)] = None
     user: str | None = Field(default=None, max_length=512)
     service_tier: ServiceTier | None = None
     metadata: Annotated[dict[MetadataName, MetadataText] | None, at_most(METADATA_MAX)] = None
@@ -149,11 +164,6 @@ class SamplingFields(FormatFields):
     safety_identifier: str | None = Field(default=None, max_length=512)
     verbosity: Unheeded = None
 
-    top_k: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(
-        default=None, ge=REPETITION_PENALTY_MIN, le=REPETITION_PENALTY_MAX
-    )
     min_tokens: int = Field(default=0, ge=0, le=COUNT_MAX)
     ignore_eos: bool = False
     stop_token_ids: Annotated[list[TOKEN] | None, token_list(STOP_TOKENS_MAX)] = None
@@ -166,7 +176,6 @@ class SamplingFields(FormatFields):
     logprob_token_ids: Annotated[list[TOKEN] | None, token_list(NAMED_LOGPROBS_MAX)] = Field(
         default=None, min_length=1
     )
-    cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
@@ -175,7 +184,6 @@ class SamplingFields(FormatFields):
     prompt_logprobs: Annotated[
         int | None, Field(ge=0, le=LOGPROBS_MAX), BeforeValidator(_unless_false)
     ] = None
-    request_id: RequestId = None
     best_of: int | None = Field(default=None, ge=1, le=128)
 
     # What they mean is decided in `inference.beams`.
@@ -214,7 +222,7 @@ class ChatCompletionRequest(SamplingFields):
     continue_final_message: bool = False
     echo: bool = False  # of the message that is gone on with
     chat_template: str | None = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)] = None
+    chat_template_kwargs: TemplateArguments = None
 
     # What they mean is decided in `inference.tools`.
     tools: Annotated[QuickList[Tool] | None, at_most(TOOLS_MAX)] = None
@@ -292,8 +300,8 @@ class AssistantMessage(BaseModel):
     )
 
 
-TokenIds = Annotated[list[int] | None, Field(default=None, exclude_if=lambda ids: ids is None)]
-"""Only there where `return_token_ids` asked for it."""
+TokenIds = list[int] | None
+"""Null where `return_token_ids` did not ask for it; chunks of a stream then leave it out."""
 
 
 class PromptLogprob(BaseModel):
@@ -305,12 +313,9 @@ class PromptLogprob(BaseModel):
     decoded_token: str
 
 
-PromptLogprobs = Annotated[
-    list[dict[str, PromptLogprob] | None] | None,
-    Field(default=None, exclude_if=lambda found: found is None),
-]
-"""By token id, at each of a prompt's tokens; null at its first. Only there where `prompt_logprobs`
-asked for it."""
+PromptLogprobs = list[dict[str, PromptLogprob] | None] | None
+"""By token id, at each of a prompt's tokens; null at its first, and where `prompt_logprobs` did not
+ask for them. Chunks of a stream have none."""
 
 
 class Stopped(BaseModel):
@@ -327,7 +332,7 @@ class ChatChoice(Stopped):
     message: AssistantMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReasonText
-    token_ids: TokenIds
+    token_ids: TokenIds = None
 
 
 class ChatCompletion(BaseModel):
@@ -339,8 +344,8 @@ class ChatCompletion(BaseModel):
     usage: Usage
     service_tier: str
     system_fingerprint: str
-    prompt_token_ids: TokenIds
-    prompt_logprobs: PromptLogprobs
+    prompt_token_ids: TokenIds = None
+    prompt_logprobs: PromptLogprobs = None
 
 
 class ChatDelta(BaseModel):
@@ -356,7 +361,7 @@ class ChatChunkChoice(Stopped):
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReasonText | None = None
-    token_ids: TokenIds
+    token_ids: TokenIds = None
 
 
 class ChatCompletionChunk(BaseModel):
@@ -368,7 +373,7 @@ class ChatCompletionChunk(BaseModel):
     usage: Usage | None = None
     service_tier: str
     system_fingerprint: str
-    prompt_token_ids: TokenIds
+    prompt_token_ids: TokenIds = None
 
 
 class TextLogprobs(BaseModel):
@@ -385,9 +390,9 @@ class TextChoice(Stopped):
     text: str
     logprobs: TextLogprobs | None = None
     finish_reason: FinishReasonText | None
-    prompt_token_ids: TokenIds
-    token_ids: TokenIds
-    prompt_logprobs: PromptLogprobs
+    prompt_token_ids: TokenIds = None
+    token_ids: TokenIds = None
+    prompt_logprobs: PromptLogprobs = None
 
 
 class Completion(BaseModel):
@@ -405,13 +410,15 @@ class Completion(BaseModel):
 
 class ModelCard(BaseModel):
     """One usable model: the base model (`parent` null, `owned_by` is `tenora`) or an adapter of the
-    tenant (`owned_by` is the tenant's id). `max_model_len` (as in vLLM) and `context_length` (as in
-    OpenRouter) are the maximum number of tokens of a prompt and its answer together."""
+    tenant (`owned_by` is the tenant's id). `root` is its `id` again, as vLLM and SGLang have it.
+    `max_model_len` (as in vLLM) and `context_length` (as in OpenRouter) are the maximum number of
+    tokens of a prompt and its answer together."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    root: str
     parent: str | None = None
     max_model_len: int
     context_length: int

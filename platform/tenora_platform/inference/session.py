@@ -296,9 +296,10 @@ class InferenceSession:
         """Of the prompt of that number, when `pieces` has ended."""
         return self._runs[prompt].embedding or []
 
-    def usage_so_far(self) -> dict[str, int]:
-        """For a chunk of a stream that asked for it; `usage` says more, once the stream ends."""
-        output_tokens = sum(run.count_output() for run in self._runs)
+    def usage_so_far(self, begun: bool = True) -> dict[str, int]:
+        """For a chunk of a stream that asked for it, before there is text or with it; `usage` says
+        more, once the stream ends."""
+        output_tokens = sum(run.count_output() for run in self._runs) if begun else 0
         return {
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": output_tokens,

@@ -66,6 +66,13 @@ async def list_ledger(
         return await _page(session, tenant.tenant_id, chosen, after, limit)
 
 
+@router.get("/v1/balances")
+async def list_own_balances(state: State, tenant: UsageTenant) -> LedgerBalances:
+    """Get the balance of each account of the tenant's ledger."""
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        return await _balances(session, tenant.tenant_id)
+
+
 @router.get("/admin/v1/tenants/{tenant_id}/ledger", dependencies=_READERS)
 async def list_tenant_ledger(
     tenant_id: str, session: AdminSession, chosen: Chosen, after: After = None, limit: Limit = 20
@@ -79,11 +86,7 @@ async def list_tenant_ledger(
 async def list_balances(tenant_id: str, session: AdminSession) -> LedgerBalances:
     """Get the balance of each of a tenant's accounts."""
     await _demand_tenant(session, tenant_id)
-    found = await repository.balances(session, tenant_id)
-    return LedgerBalances(
-        data=[LedgerBalance.of(account, balance) for account, balance in found],
-        days_due=await due.days_of(session, tenant_id),
-    )
+    return await _balances(session, tenant_id)
 
 
 @router.get("/admin/v1/ledger/accounts", dependencies=_READERS)
@@ -137,6 +140,14 @@ async def reverse_transaction(
 async def _demand_tenant(session: AsyncSession, tenant_id: str) -> None:
     if await get_tenant(session, tenant_id) is None:
         raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
+
+
+async def _balances(session: AsyncSession, tenant_id: str) -> LedgerBalances:
+    found = await repository.balances(session, tenant_id)
+    return LedgerBalances(
+        data=[LedgerBalance.of(account, balance) for account, balance in found],
+        days_due=await due.days_of(session, tenant_id),
+    )
 
 
 async def _page(

@@ -38,6 +38,7 @@ async def show(tenant: CurrentTenant, state: State) -> LimitsView:
         adapters_used=adapters_used,
         adapter_bytes=plan.adapter_bytes,
         adapter_bytes_used=bytes_used,
+        currency=await state.budgets.currency(tenant),
         budget=plan.budget,
         budgets=budgets,
         credit=credit,

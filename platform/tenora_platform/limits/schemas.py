@@ -37,6 +37,7 @@ class KeyLimitsView(BaseModel):
 class LimitsView(BaseModel):
     """A tenant's plan, its limits, and current usage. `key` is null if the key has no limits of its
     own. `local` is true while Redis is not reachable and each process counts on its own.
+    `currency` is that of `budget` and of keys' budgets; null while no price list is in force.
     `adapter_bytes_used` includes open uploads; it and `adapters_used` are null while the database
     is not reachable."""
 
@@ -55,6 +56,7 @@ class LimitsView(BaseModel):
     adapters_used: int | None
     adapter_bytes: int | None
     adapter_bytes_used: int | None
+    currency: str | None
     budget: Decimal | None
     budgets: list[BudgetView]  # of the plan and of the key that asks
     credit: CreditView | None  # of a tenant that prepays

@@ -101,6 +101,12 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.responses_not_stored = Counter(
+            "tenora_responses_not_stored",
+            "Responses that should have been stored but were not, as their clients were told",
+            ["reason"],
+            registry=self.registry,
+        )
         self.rejected_calls_lost = Counter(
             "tenora_rejected_calls_lost",
             "Calls that were answered with an error and are not in the list of rejected calls",

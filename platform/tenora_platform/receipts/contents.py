@@ -79,20 +79,26 @@ class Seal:
 
     def close(self, tenant_id: str, request_id: str, contents: dict[str, Any]) -> Sealed:
         text = json.dumps(contents, separators=(",", ":")).encode()
-        nonce = os.urandom(_NONCE_BYTES)
-        packed = zlib.compress(text, _LEVEL)
-        sealed = nonce + self._key.encrypt(nonce, packed, _bound(tenant_id, request_id))
-        return Sealed(sealed, len(text))
+        return Sealed(self.close_text(tenant_id, request_id, text), len(text))
 
     def open(self, tenant_id: str, request_id: str, sealed: bytes) -> dict[str, Any] | None:
         """None if it was sealed for something else, or under another secret."""
+        text = self.open_text(tenant_id, request_id, sealed)
+        return None if text is None else json.loads(text)
+
+    def close_text(self, tenant_id: str, name: str, text: bytes) -> bytes:
+        """What `open_text` opens for the same tenant and name alone."""
+        nonce = os.urandom(_NONCE_BYTES)
+        packed = zlib.compress(text, _LEVEL)
+        return nonce + self._key.encrypt(nonce, packed, _bound(tenant_id, name))
+
+    def open_text(self, tenant_id: str, name: str, sealed: bytes) -> bytes | None:
         nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
-            packed = self._key.decrypt(nonce, rest, _bound(tenant_id, request_id))
+            packed = self._key.decrypt(nonce, rest, _bound(tenant_id, name))
         except InvalidTag:
             return None
-        contents: dict[str, Any] = json.loads(zlib.decompress(packed))
-        return contents
+        return zlib.decompress(packed)
 
 
 def _bound(tenant_id: str, request_id: str) -> bytes:

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, CursorResult, delete, func, select, text, 
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.receipts import stored_repository
 from tenora_platform.receipts.tables import KeptContentsRow, TenantSettingsRow
 
 _SHORTEN = text(
@@ -24,7 +25,7 @@ async def settings_of(session: AsyncSession, tenant_id: str) -> TenantSettingsRo
 
 
 async def choose(session: AsyncSession, tenant_id: str, chosen: Mapping[str, Any]) -> None:
-    """Columns of its settings. Contents that are kept longer than it says now, are kept so long."""
+    """Columns of its settings. What is kept or stored longer than they say now, is for so long."""
     values = {**chosen, "updated_at": func.now()}
     statement = insert(TenantSettingsRow).values(tenant_id=tenant_id, **values)
     await session.execute(
@@ -32,6 +33,8 @@ async def choose(session: AsyncSession, tenant_id: str, chosen: Mapping[str, Any
     )
     if chosen.get("keep_contents_days") is not None:
         await session.execute(_SHORTEN, {"days": chosen["keep_contents_days"]})
+    if chosen.get("stored_response_days") is not None:
+        await stored_repository.shorten(session, chosen["stored_response_days"])
 
 
 async def kept(session: AsyncSession, request_id: str) -> KeptContentsRow | None:

@@ -8,17 +8,26 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.auth import CurrentTenant, TenantContext, require_scope
+from tenora_platform.auth import CurrentTenant, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
-from tenora_platform.errors import NotFoundError
+from tenora_platform.errors import ForbiddenError, NotFoundError
+from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.receipts import contents_repository as repository
+from tenora_platform.receipts import stored_repository
 from tenora_platform.receipts.repository import find
 from tenora_platform.receipts.schemas import Contents, TenantSettings, TenantSettingsChange
 from tenora_platform.receipts.tables import TenantSettingsRow
 from tenora_platform.schemas import Deleted
-from tenora_platform.state import State, TenantSession
+from tenora_platform.state import AdminSession, State, TenantSession
+from tenora_platform.tenants.repository import get_plan, get_tenant
 
 router = APIRouter(prefix="/v1", tags=["receipts"], route_class=EdgeRoute)
+admin = APIRouter(
+    prefix="/admin/v1/tenants/{tenant_id}/settings",
+    tags=["admin"],
+    dependencies=[Depends(require_role(*MONEY_READERS))],
+    route_class=EdgeRoute,
+)
 KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 
 
@@ -26,7 +35,18 @@ KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 async def get_settings(session: TenantSession, tenant: CurrentTenant) -> TenantSettings:
     """Get the tenant's own settings."""
     row = await repository.settings_of(session, tenant.tenant_id)
-    return TenantSettings(**_values(row))
+    return _shown(_values(row), is_allowed=tenant.plan.stored_responses)
+
+
+@admin.get("")
+async def get_tenant_settings(tenant_id: str, session: AdminSession) -> TenantSettings:
+    """Get what a tenant has chosen for itself. Only its own people and keys can change it."""
+    tenant = await get_tenant(session, tenant_id)
+    if tenant is None:
+        raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
+    plan = await get_plan(session, tenant.plan)
+    values = _values(await repository.settings_of(session, tenant_id))
+    return _shown(values, is_allowed=plan is not None and plan.stored_responses)
 
 
 @router.patch("/settings")
@@ -35,17 +55,23 @@ async def change_settings(
 ) -> TenantSettings:
     """Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
     (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
-    are deleted when their time is over, or now with `delete_kept_contents`. `draft_from_answers`:
-    use this tenant's answers as drafts for its later ones (speculative decoding); answers that
-    repeat earlier ones come sooner, and are the same. Needs the scope `keys`."""
+    are deleted when their time is over, or now with `delete_kept_contents`. `stored_response_days`
+    and `delete_stored_responses`: the same for stored responses, which the plan must allow.
+    `draft_from_answers`: use this tenant's answers as drafts for its later ones (speculative
+    decoding); answers that repeat earlier ones come sooner, and are the same. Needs the scope
+    `keys`."""
+    if body.stored_response_days is not None and not tenant.plan.stored_responses:
+        raise ForbiddenError(
+            "The tenant's plan does not include stored responses. Ask the operator of this server.",
+            param="stored_response_days",
+            code="stored_responses_not_in_plan",
+        )
     before = _values(await repository.settings_of(session, tenant.tenant_id))
     chosen = {name: getattr(body, name) for name in before if name in body.model_fields_set}
     if chosen:
         await repository.choose(session, tenant.tenant_id, chosen)
     # Behind the change, whose lock on the row holds back what is being written.
-    deleted = (
-        await repository.forget_all(session, tenant.tenant_id) if body.delete_kept_contents else 0
-    )
+    details = await _deleted(session, tenant.tenant_id, body)
     await state.audit.append(
         session,
         actor=tenant.actor,
@@ -54,19 +80,40 @@ async def change_settings(
         tenant_id=tenant.tenant_id,
         before=before,
         after=before | chosen,
-        details={"deleted_contents": deleted},
+        details=details,
     )
     await state.auth.commit_change(session)
-    return TenantSettings(**(before | chosen))
+    return _shown(before | chosen, is_allowed=tenant.plan.stored_responses)
+
+
+async def _deleted(
+    session: AsyncSession, tenant_id: str, body: TenantSettingsChange
+) -> dict[str, int]:
+    """What was deleted, as the audit log says it."""
+    deleted = {"deleted_contents": 0}
+    if body.delete_kept_contents:
+        deleted["deleted_contents"] = await repository.forget_all(session, tenant_id)
+    if body.delete_stored_responses:
+        deleted["deleted_responses"] = await stored_repository.forget_all(session, tenant_id)
+    return deleted
 
 
 def _values(row: TenantSettingsRow | None) -> dict[str, Any]:
     if row is None:
-        return {"keep_contents_days": None, "draft_from_answers": False}
+        return {
+            "keep_contents_days": None,
+            "stored_response_days": None,
+            "draft_from_answers": False,
+        }
     return {
         "keep_contents_days": row.keep_contents_days,
+        "stored_response_days": row.stored_response_days,
         "draft_from_answers": row.draft_from_answers,
     }
+
+
+def _shown(values: dict[str, Any], *, is_allowed: bool) -> TenantSettings:
+    return TenantSettings(**values, stored_responses_allowed=is_allowed)
 
 
 @router.get("/requests/{request_id}/contents")

@@ -12,6 +12,7 @@ from tenora_platform.receipts.filters import FinishReason, Status
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 
 KEEP_DAYS_MAX = 366
+STORED_DAYS_MAX = 90
 
 
 class JsonWebKey(BaseModel):
@@ -47,19 +48,24 @@ class SigningKeyList(BaseModel):
 
 class TenantSettings(Item):
     """The tenant's own settings. `keep_contents_days` null: prompts and answers are not kept.
-    `draft_from_answers`: its answers are used as drafts for its later ones."""
+    `stored_response_days` null: responses are not stored; `stored_responses_allowed`: whether the
+    plan allows it. `draft_from_answers`: its answers are used as drafts for its later ones."""
 
     object: Literal["settings"] = "settings"
     keep_contents_days: int | None
+    stored_response_days: int | None
+    stored_responses_allowed: bool
     draft_from_answers: bool
 
 
 class TenantSettingsChange(Body):
-    """Absent fields stay as they are. `delete_kept_contents`: delete everything kept so far,
-    now."""
+    """Absent fields stay as they are. `delete_kept_contents`, `delete_stored_responses`: delete
+    everything kept or stored so far, now."""
 
     keep_contents_days: Annotated[int, Field(ge=1, le=KEEP_DAYS_MAX)] | None = None
     delete_kept_contents: bool = False
+    stored_response_days: Annotated[int, Field(ge=1, le=STORED_DAYS_MAX)] | None = None
+    delete_stored_responses: bool = False
     draft_from_answers: bool = False
 
 

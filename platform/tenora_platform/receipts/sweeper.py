@@ -1,4 +1,5 @@
-"""Ends what has had its time: kept contents, and the private parts of keys that sign no more."""
+"""Ends what has had its time: kept contents, stored responses, and the private parts of keys that
+sign no more."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import asyncio
 import structlog
 
 from tenora_platform.db import Database
-from tenora_platform.receipts import contents_repository
+from tenora_platform.receipts import contents_repository, stored_repository
 from tenora_platform.receipts.signing import forget_private
 
 EVERY_S = 600.0
@@ -25,9 +26,13 @@ async def keep_swept(db: Database) -> None:
 async def sweep(db: Database) -> None:
     async with db.admin_session() as session:
         await forget_private(session)
-    gone = AT_ONCE
-    while gone == AT_ONCE:  # small transactions
-        async with db.admin_session() as session:
-            gone = await contents_repository.sweep(session, AT_ONCE)
-        if gone:
-            _log.info("expired contents deleted", requests=gone)
+    for what, some in (
+        ("contents", contents_repository.sweep),
+        ("stored responses", stored_repository.sweep),
+    ):
+        gone = AT_ONCE
+        while gone == AT_ONCE:  # small transactions
+            async with db.admin_session() as session:
+                gone = await some(session, AT_ONCE)
+            if gone:
+                _log.info(f"expired {what} deleted", requests=gone)

@@ -12,6 +12,8 @@ from tenora_platform.auth import (
     plan_terms,
     require_role,
 )
+from tenora_platform.billing.price_lists import Prices
+from tenora_platform.billing.repository import price_lists
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.paging import Asked
@@ -86,10 +88,16 @@ async def list_plans(
     limit: Limit = 100,
 ) -> PlanList:
     """List plans by name or by number of tenants. `after` is a plan's name."""
+    now = datetime.now(UTC)
     found = await repository.page_of_plans(session, asked=q, sort=sort, after=after, limit=limit)
+    prices = Prices(await price_lists(session, now, now, tenants=()))
     shown = [
         PlanListed.of(
-            plan_terms(plan), id=plan.name, tenants=on.all, tenants_suspended=on.suspended
+            plan_terms(plan),
+            id=plan.name,
+            tenants=on.all,
+            tenants_suspended=on.suspended,
+            currencies=prices.currencies_of("", plan.name, now),
         )
         for plan, on in found
     ]

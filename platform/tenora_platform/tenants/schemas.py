@@ -55,6 +55,7 @@ class PlanBody(Body):
     late: LateAction = "best_effort"  # what becomes of a request that cannot be within ttft_ms
     weight: Weight = 1.0
     memory_share: MemoryShare | None = None
+    stored_responses: bool = False  # whether its tenants may have responses stored
     limits: PlanLimits = PlanLimits()
 
     @model_validator(mode="after")
@@ -89,6 +90,7 @@ class Plan(PlanBody):
                 "late": terms.late,
                 "weight": terms.weight,
                 "memory_share": terms.memory_share,
+                "stored_responses": terms.stored_responses,
                 "limits": {name: getattr(terms, name) for name in PlanLimits.model_fields},
             }
         )
@@ -96,10 +98,12 @@ class Plan(PlanBody):
 
 class PlanListed(Plan, IdItem):
     """A plan with the number of its tenants, and of the suspended ones among them. `id` is its
-    name."""
+    name. `currencies`: those of the price lists in force for all of its tenants, which its budgets
+    are in."""
 
     tenants: int
     tenants_suspended: int
+    currencies: list[str]
 
 
 class PlanList(ListPage[PlanListed]):

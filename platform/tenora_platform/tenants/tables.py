@@ -59,6 +59,7 @@ class PlanRow(_Capped, Base):
     memory_share: Mapped[float | None]
     adapters: Mapped[int | None]
     adapter_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    stored_responses: Mapped[bool] = mapped_column(server_default=false())
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 

@@ -17,6 +17,7 @@ EVENT_TYPES = (
     "evaluation.completed",
     "evaluation.failed",
     "rollout.rolled_back",
+    "budget.alert",
     "budget.soft",
     "budget.hard",
     "key.created",

@@ -20,12 +20,12 @@ export function AdminKeys({ mayChange }: { mayChange: boolean }) {
   return (
     <Panel
       title="Admin keys"
-      note="For programs, and for people where no sign-in provider is set up."
+      note="For programs, and for people if no sign-in provider is configured."
       padding="0"
       action={
         mayChange && (
           <Button size="xs" leftSection={<IconPlus size={14} />} onClick={() => setChosen("new")}>
-            New admin key
+            Create admin key
           </Button>
         )
       }
@@ -77,7 +77,7 @@ function columnsOf(
     { key: "role", header: "Role", width: 110, cell: ({ role }) => role },
     {
       key: "state",
-      header: "State",
+      header: "Status",
       width: 190,
       cell: (adminKey) => <State adminKey={adminKey} />,
     },
@@ -126,9 +126,9 @@ function State({ adminKey }: { adminKey: AdminKey }) {
   const state = stateOf(adminKey);
   const note =
     state === "configured"
-      ? "ends in the server's settings"
+      ? "set in the server's configuration"
       : state === "rotating" && adminKey.previous
-        ? `old secret until ${formatDate(adminKey.previous.expires_at)}`
+        ? `previous secret valid until ${formatDate(adminKey.previous.expires_at)}`
         : state === "active" && adminKey.expires_at
           ? `until ${formatDate(adminKey.expires_at)}`
           : null;

@@ -27,7 +27,7 @@ function secretOf(made: NewAdminKey | null): Once | null {
     made && {
       label: "Admin key",
       value: made.key,
-      note: "This key is shown once. Only a fingerprint of it is stored.",
+      note: "Copy the key now. It is shown only once; only its hash is stored.",
     }
   );
 }
@@ -41,7 +41,7 @@ export function CreateAdminKey({ onClose }: { onClose: () => void }) {
   const [made, setMade] = useState<NewAdminKey | null>(null);
   const create = useCreateAdminKey(setMade);
   return (
-    <OnceModal opened title="New admin key" size="md" once={secretOf(made)} onClose={onClose}>
+    <OnceModal opened title="Create admin key" size="md" once={secretOf(made)} onClose={onClose}>
       <form
         onSubmit={(event) => {
           event.preventDefault();
@@ -54,8 +54,8 @@ export function CreateAdminKey({ onClose }: { onClose: () => void }) {
       >
         <Stack>
           <TextInput
-            label="Name of the key"
-            description="Whose it is, or which program's"
+            label="Key name"
+            description="For example, the person or program that uses it"
             required
             data-autofocus
             value={name}
@@ -71,7 +71,7 @@ export function CreateAdminKey({ onClose }: { onClose: () => void }) {
             onChange={(event) => setRole(event.currentTarget.value)}
           />
           <TextInput
-            label="Last day (UTC)"
+            label="Expires at the end of (UTC)"
             type="date"
             value={until}
             onChange={(event) => setUntil(event.currentTarget.value)}
@@ -82,7 +82,7 @@ export function CreateAdminKey({ onClose }: { onClose: () => void }) {
               Cancel
             </Button>
             <Button type="submit" loading={create.isPending} disabled={name.trim() === ""}>
-              Create key
+              Create admin key
             </Button>
           </Group>
         </Stack>
@@ -92,9 +92,9 @@ export function CreateAdminKey({ onClose }: { onClose: () => void }) {
 }
 
 const OVERLAPS = [
-  { value: "0", label: "At once" },
-  { value: "3600", label: "In an hour" },
-  { value: "86400", label: "In a day" },
+  { value: "0", label: "Immediately" },
+  { value: "3600", label: "In 1 hour" },
+  { value: "86400", label: "In 1 day" },
 ];
 
 interface DialogProps {
@@ -110,10 +110,10 @@ export function RotateAdminKey({ adminKey, onClose }: DialogProps) {
     <OnceModal opened title={`Rotate ${adminKey.name}`} once={secretOf(made)} onClose={onClose}>
       <Stack>
         <Text size="sm">
-          It gets a new secret and keeps its role. When does the secret so far end?
+          The key gets a new secret and keeps its role. When should the current secret expire?
         </Text>
         <SegmentedControl
-          aria-label="When the old secret ends"
+          aria-label="When should the current secret expire?"
           data={OVERLAPS}
           value={overlap}
           onChange={setOverlap}
@@ -144,7 +144,7 @@ export function RevokeAdminKey({ adminKey, onClose }: DialogProps) {
       onConfirm={() => revoke.mutate()}
       onClose={onClose}
     >
-      Whoever uses it is out at once, here too. It cannot be undone.
+      The key stops working immediately, and its sessions end. This cannot be undone.
     </ConfirmModal>
   );
 }

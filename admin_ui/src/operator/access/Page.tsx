@@ -19,7 +19,8 @@ export default function Page() {
         title="Access"
         description={
           <>
-            Who may act for the operator, and as what. Where you are signed in yourself is under{" "}
+            People and admin keys with access to the operator's pages, and their roles. Your own
+            sessions are under{" "}
             <Anchor component={Link} to="/account" size="sm" underline="always">
               My sessions
             </Anchor>

@@ -13,7 +13,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Audit log"
-        description="What was done, by whom, from where, to what. Each entry is hashed onto the one before it, with a key that the database does not have."
+        description="All administrative actions, with actor, target and IP address. Each entry's hash includes the one before it and is made with a key that is not stored in the database."
         action={
           <Group gap="xs">
             <Button
@@ -30,7 +30,7 @@ export default function Page() {
               loading={verification.isPending}
               onClick={() => verification.mutate()}
             >
-              Verify the chains
+              Verify hash chains
             </Button>
           </Group>
         }

@@ -7,7 +7,7 @@ import { formatClock, formatMs } from "../../components/format";
 import { ErrorState } from "../../components/states";
 
 export function Verification({ verdict, error }: { verdict?: Verdict; error: unknown }) {
-  if (error) return <ErrorState error={error} title="The chains were not verified" />;
+  if (error) return <ErrorState error={error} title="The hash chains could not be verified" />;
   if (!verdict) return null;
   const when = `Checked at ${formatClock(verdict.at)}, in ${formatMs(verdict.tookMs)}.`;
   if (verdict.valid)
@@ -16,10 +16,10 @@ export function Verification({ verdict, error }: { verdict?: Verdict; error: unk
         mb="md"
         color="teal"
         icon={<IconShieldCheck size={18} />}
-        title="Every entry is as it was written"
+        title="No entry was modified"
         role="status"
       >
-        <Text size="sm">The audit log's chains and the ledger's hold. {when}</Text>
+        <Text size="sm">The hash chains of the audit log and the ledger are valid. {when}</Text>
       </Alert>
     );
   return (
@@ -27,7 +27,7 @@ export function Verification({ verdict, error }: { verdict?: Verdict; error: unk
       mb="md"
       color="red"
       icon={<IconAlertTriangle size={18} />}
-      title="An entry is not as it was written"
+      title="An entry was modified"
       role="alert"
     >
       <List size="sm">
@@ -36,7 +36,7 @@ export function Verification({ verdict, error }: { verdict?: Verdict; error: unk
         ))}
       </List>
       <Text size="sm" mt="xs">
-        {when} Compare with an export from before, and look who could write to the database.
+        {when} Compare it with an earlier export, and check who has write access to the database.
       </Text>
     </Alert>
   );

@@ -53,13 +53,13 @@ export function CostsTab() {
     <Stack>
       <Together month={month} isNow={month === choices[0]} start={first?.start} end={first?.end} />
       <Group gap="sm">
-        <SearchField label="Search tenants" placeholder="Name or id" />
+        <SearchField label="Search tenants" placeholder="Name or ID" />
         <NativeSelect
           aria-label="Month"
           value={month}
           data={choices.map((value, index) => ({
             value,
-            label: index === 0 ? `${monthTitle(value)}, so far` : monthTitle(value),
+            label: index === 0 ? `${monthTitle(value)} to date` : monthTitle(value),
           }))}
           onChange={(event) => setAsked(event.currentTarget.value)}
         />
@@ -73,8 +73,8 @@ export function CostsTab() {
       {costs.isPending && <TableSkeleton rows={8} />}
       {costs.error && <ErrorState error={costs.error} onRetry={costs.refetch} />}
       {first && costs.rows.length === 0 && (
-        <EmptyState icon={<IconCoin size={24} />} title="No tenant is like that">
-          Search by a part of the name or of the id.
+        <EmptyState icon={<IconCoin size={24} />} title="No tenants match these filters">
+          Enter part of a tenant's name or ID.
         </EmptyState>
       )}
       {costs.rows.length > 0 && (
@@ -114,29 +114,29 @@ function Together({ month, isNow, start, end }: TogetherProps) {
     : pastCosts(past.data?.data ?? [], start, end);
   if (of.length === 0)
     return (
-      <EmptyState icon={<IconCoin size={24} />} title={`Nothing was spent in ${monthTitle(month)}`}>
-        What tenants use is here within a second, if it has a price.
+      <EmptyState icon={<IconCoin size={24} />} title={`No spend in ${monthTitle(month)}`}>
+        Priced usage of tenants appears here within a second.
       </EmptyState>
     );
   return of.map(({ currency, spent, projected, low, high, days, before }) => (
-    <Panel key={currency} title={`All tenants, ${currency}`} note="Added up by day (UTC)">
+    <Panel key={currency} title={`All tenants, ${currency}`} note="Cumulative, by day (UTC)">
       <SimpleGrid cols={{ base: 1, xs: 3 }} spacing="sm" mb="sm">
-        <Stat label={`Spent in ${monthTitle(month)}`} value={formatMoney(spent, currency)} />
+        <Stat label={`Spend in ${monthTitle(month)}`} value={formatMoney(spent, currency)} />
         {isNow && (
           <Stat
             label="Forecast"
             value={projected === null ? "–" : formatMoney(projected, currency)}
             hint={
               low !== null && high !== null
-                ? `eight of ten months: ${formatMoney(low, currency)} to ${formatMoney(high, currency)}`
-                : "too few full days for a range"
+                ? `80% range: ${formatMoney(low, currency)} to ${formatMoney(high, currency)}`
+                : "not enough full days for a range"
             }
           />
         )}
         {before !== null && <Stat label="Previous month" value={formatMoney(before, currency)} />}
       </SimpleGrid>
       <SpendChart
-        label={`Spend of all tenants in ${currency}`}
+        label={`Spend of all tenants, ${currency}`}
         currency={currency}
         days={days}
         start={start}
@@ -184,7 +184,7 @@ function CurrencyChoice({ rows, value, onChange }: CurrencyChoiceProps) {
   if (known.size < 2) return null;
   return (
     <NativeSelect
-      aria-label="Currency that spend is sorted by"
+      aria-label="Currency to sort spend by"
       value={value}
       data={[...known].sort()}
       onChange={(event) => onChange(event.currentTarget.value)}
@@ -225,21 +225,21 @@ function ByTenant({ rows, total, sort, onSort, more }: ByTenantProps) {
     { key: "plan", header: "Plan", width: 110, cell: ({ plan }) => plan },
     {
       key: "days",
-      header: "Days",
+      header: "By day",
       width: 140,
       cell: ({ costs }) =>
         costs.map(({ currency, days }) => (
           <Sparkline
             key={currency}
             values={days.map(drawn)}
-            label={`Days in ${currency}`}
+            label={`Spend by day in ${currency}`}
             height={costs.length > 1 ? 16 : 28}
           />
         )),
     },
     {
       key: "spend",
-      header: "Spent",
+      header: "Spend",
       align: "right",
       sort: "-spend",
       cell: ({ costs, unrated_events }) => (

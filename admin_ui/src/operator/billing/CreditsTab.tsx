@@ -19,16 +19,16 @@ export function CreditsTab() {
   return (
     <Stack>
       <SimpleGrid cols={{ base: 1, xs: 3 }} spacing="sm">
-        <Left account="credit:bought" label="Left of what was bought" isOwed />
-        <Left account="credit:granted" label="Left of what was granted" isOwed />
-        <Left account="credit:lapsed" label="Bought and lapsed" isOwed />
+        <Left account="credit:bought" label="Purchased credit left" isOwed />
+        <Left account="credit:granted" label="Granted credit left" isOwed />
+        <Left account="credit:lapsed" label="Purchased credit expired" isOwed />
       </SimpleGrid>
-      <SearchField label="Search credit" placeholder="Tenant, note or id" />
+      <SearchField label="Search credit" placeholder="Tenant, note or ID" />
       {credits.isPending && <TableSkeleton />}
       {credits.error && <ErrorState error={credits.error} onRetry={credits.refetch} />}
       {credits.first && credits.rows.length === 0 && (
-        <EmptyState icon={<IconCoin size={24} />} title="No credit is like that">
-          Credit is granted on the page of a tenant, under Credit and ledger.
+        <EmptyState icon={<IconCoin size={24} />} title="No credit to show">
+          Clear the search, or grant credit on a tenant's page under Credit and ledger.
         </EmptyState>
       )}
       {credits.rows.length > 0 && <Grants grants={credits.rows} more={credits.more} />}
@@ -87,17 +87,17 @@ function Grants({ grants, more }: GrantsProps) {
     { key: "kind", header: "Kind", cell: ({ kind }) => <Badge color="gray">{kind}</Badge> },
     {
       key: "lapsed",
-      header: "Lapsed",
+      header: "Expired",
       align: "right",
       cell: ({ lapsed, currency }) => (lapsed === null ? "–" : formatMoney(lapsed, currency)),
     },
     {
       key: "until",
-      header: "Until",
+      header: "Expires",
       cell: ({ expires_at }) => (expires_at ? formatDate(expires_at) : "–"),
     },
     { key: "note", header: "Note", cell: ({ note }) => note ?? "–" },
-    { key: "at", header: "Given", cell: ({ created_at }) => formatDate(created_at) },
+    { key: "at", header: "Granted", cell: ({ created_at }) => formatDate(created_at) },
   ];
   return (
     <DataTable

@@ -42,16 +42,16 @@ export function InvoiceList({ tenant, period }: InvoiceListProps) {
   return (
     <Stack gap="sm">
       <Group gap="sm">
-        {!tenant && <SearchField label="Search invoices" placeholder="Number, tenant or id" />}
+        {!tenant && <SearchField label="Search invoices" placeholder="Number, tenant or ID" />}
         <NativeSelect
-          aria-label="Status of invoices"
+          aria-label="Invoice status"
           value={chosen ?? ""}
           data={[{ value: "", label: "Any status" }, ...STATUSES]}
           onChange={(event) => setStatus(event.currentTarget.value || null)}
         />
         {period === undefined && (
           <NativeSelect
-            aria-label="Month of invoices"
+            aria-label="Invoice month"
             value={wanted ?? ""}
             data={[
               { value: "", label: "Any month" },
@@ -66,7 +66,7 @@ export function InvoiceList({ tenant, period }: InvoiceListProps) {
       {list.first && list.rows.length === 0 && (
         <EmptyState
           icon={<IconFileInvoice size={24} />}
-          title="No invoice is like that"
+          title="No invoices match these filters"
           action={
             tenant && (
               <Button component={Link} to="/operator/billing?tab=invoices" variant="light">
@@ -75,7 +75,8 @@ export function InvoiceList({ tenant, period }: InvoiceListProps) {
             )
           }
         >
-          A run makes a month's. Drafts can be made of the month that runs.
+          An invoice run creates the invoices of a month. For the current month it can create
+          drafts.
         </EmptyState>
       )}
       {list.rows.length > 0 && (
@@ -116,7 +117,7 @@ function Rows({ invoices, hasTenant, sort, onSort, more }: RowsProps) {
           to={`/operator/invoices/${each.id}`}
           size="sm"
           fw={550}
-          aria-label={`${each.number ?? "Draft"} of ${each.tenant_name ?? each.tenant_id}, ${each.period}`}
+          aria-label={`${each.number ?? "Draft"}, ${each.tenant_name ?? each.tenant_id}, ${each.period}`}
         >
           {each.number ?? "Draft"}
         </Anchor>
@@ -142,7 +143,7 @@ function Rows({ invoices, hasTenant, sort, onSort, more }: RowsProps) {
           {due_at && (
             <Text span size="xs" c="dimmed">
               {" "}
-              until {formatDate(due_at).split(",")[0]}
+              due {formatDate(due_at).split(",")[0]}
             </Text>
           )}
         </>
@@ -150,7 +151,7 @@ function Rows({ invoices, hasTenant, sort, onSort, more }: RowsProps) {
     },
     {
       key: "created",
-      header: "Made",
+      header: "Created",
       sort: "-created",
       cell: ({ created_at }) => formatDate(created_at),
     },

@@ -14,7 +14,7 @@ const TABS = {
   costs: "Costs",
   invoices: "Invoices",
   credit: "Credit",
-  waiting: "Not billed yet",
+  waiting: "Unbilled",
 } as const;
 
 export default function Page() {
@@ -26,7 +26,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Billing"
-        description="What tenants use and pay. Amounts of different currencies stand beside each other and are never added."
+        description="Costs, invoices and credit of all tenants. Amounts in different currencies are shown separately and never added."
       />
       <Tabs
         value={tab}
@@ -34,7 +34,7 @@ export default function Page() {
         onChange={(next) => setParams(next === null || next === "costs" ? {} : { tab: next })}
         keepMounted={false}
       >
-        <Tabs.List mb="md" aria-label="Parts of billing">
+        <Tabs.List mb="md" aria-label="Billing sections">
           {Object.entries(TABS).map(([name, label]) => (
             <Tabs.Tab key={name} value={name}>
               {label}

@@ -34,7 +34,7 @@ export function RunPanel() {
   return (
     <Panel
       title="Run invoices"
-      note="Drafts change nothing and can be recalculated; a final invoice has a number and stays"
+      note="Drafts can be recalculated. A final invoice gets a number and cannot be changed."
     >
       <Stack gap="sm">
         <SimpleGrid cols={{ base: 1, xs: 2, md: 4 }}>
@@ -43,7 +43,7 @@ export function RunPanel() {
             value={period}
             data={choices.map((value, index) => ({
               value,
-              label: index === 0 ? `${monthTitle(value)}, so far` : monthTitle(value),
+              label: index === 0 ? `${monthTitle(value)} to date` : monthTitle(value),
             }))}
             onChange={(event) => {
               setPeriod(event.currentTarget.value);
@@ -51,8 +51,8 @@ export function RunPanel() {
             }}
           />
           <TenantPicker
-            label="Only one tenant"
-            placeholder="All of them"
+            label="Tenant"
+            placeholder="All tenants"
             clearable
             value={tenant}
             onChange={(next) => {
@@ -69,30 +69,30 @@ export function RunPanel() {
               drafts.mutate({ ...asked, draft: true });
             }}
           >
-            Make drafts
+            Create drafts
           </Button>
           <Button
             variant="default"
             disabled={!isSeen || isThisMonth}
             onClick={() => setFinal(true)}
           >
-            Make them final
+            Finalise
           </Button>
           <Text size="sm" c="dimmed">
             {isThisMonth
-              ? "A month that runs has drafts only."
+              ? "The current month can only have drafts."
               : isSeen
-                ? "Look at the drafts below first."
-                : "Final ones come after a look at the drafts."}
+                ? "Review the drafts below before you finalise them."
+                : "Create drafts before you finalise invoices."}
           </Text>
         </Group>
-        {drafts.error && <ErrorState error={drafts.error} title="The run did not end" />}
+        {drafts.error && <ErrorState error={drafts.error} title="The invoice run failed" />}
         {last && <Report run={last} />}
       </Stack>
       <ConfirmModal
         opened={isFinal}
-        title={`Make the invoices of ${monthTitle(period)} final?`}
-        confirm="Make them final"
+        title={`Finalise the invoices for ${monthTitle(period)}?`}
+        confirm="Finalise"
         busy={finals.isPending}
         error={finals.error}
         onConfirm={() =>
@@ -103,29 +103,30 @@ export function RunPanel() {
           setFinal(false);
         }}
       >
-        {tenant ? "One tenant's invoice" : "Every tenant's invoice"} gets a number without gaps, is
-        posted and told of. What is final stays: it can only be taken back whole, or credited.
+        {tenant ? "The tenant's invoice" : "Every tenant's invoice"} gets the next number, is posted
+        to the ledger and announced by webhook. A final invoice cannot be edited: you can only void
+        it or issue a credit note.
       </ConfirmModal>
     </Panel>
   );
 }
 
 function Report({ run }: { run: Run }) {
-  const of = run.made > run.invoices.length ? `the first ${run.invoices.length} of them` : "them";
+  const of = run.made > run.invoices.length ? `the first ${run.invoices.length}` : "all";
   return (
     <Alert
       color={run.failed.length > 0 ? "red" : "teal"}
       role="status"
-      title={`${counted(run.made, run.status === "final" ? "final invoice" : "draft")} of ${monthTitle(run.period)}`}
+      title={`${counted(run.made, run.status === "final" ? "final invoice" : "draft")} for ${monthTitle(run.period)}`}
     >
       <Stack gap={4}>
         <Text size="sm">
-          {counted(run.unchanged, "tenant")} had a final one before, {counted(run.empty, "tenant")}{" "}
-          had nothing to invoice.
+          {counted(run.unchanged, "tenant")} already had a final invoice,{" "}
+          {counted(run.empty, "tenant")} had nothing to invoice.
         </Text>
         {run.invoices.length > 0 && (
           <Text size="sm">
-            Of {of}: <Amounts of={totalsOf(run.invoices)} />
+            Total of {of}: <Amounts of={totalsOf(run.invoices)} />
           </Text>
         )}
         {run.failed.map(({ tenant, reason }) => (

@@ -30,10 +30,8 @@ export function SpendChart(props: SpendChartProps) {
       height={height}
       format={(value) => formatMoney(short(value), currency)}
       series={[
-        { name: `Spent, ${currency}`, values: spent, color: COLOR },
-        ...(projected === null
-          ? []
-          : [{ name: "If days go on as the last ones", values: ahead, color: AHEAD }]),
+        { name: `Spend, ${currency}`, values: spent, color: COLOR },
+        ...(projected === null ? [] : [{ name: "Forecast", values: ahead, color: AHEAD }]),
       ]}
       target={budget ? { value: drawn(budget), label: "budget" } : undefined}
     />

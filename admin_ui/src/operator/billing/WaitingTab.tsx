@@ -20,14 +20,14 @@ export function WaitingTab() {
   return (
     <Stack>
       <SimpleGrid cols={{ base: 1, xs: 2, lg: 4 }} spacing="sm">
-        <Left account="unbilled" label="Used, on no invoice yet" />
+        <Left account="unbilled" label="Usage not invoiced yet" />
         <Left account="receivable" label="Invoiced, not paid yet" />
         <Stat
-          label="Events without a price"
+          label="Usage events without a price"
           value={waiting.data ? formatCount(waiting.data.unrated_events) : "–"}
         />
         <Stat
-          label="Records set aside"
+          label="Records that could not be processed"
           value={waiting.data ? formatCount(waiting.data.dead_letters) : "–"}
         />
       </SimpleGrid>
@@ -40,12 +40,17 @@ export function WaitingTab() {
       {waiting.data && waiting.data.dead_letters > 0 && (
         <Letters letters={waiting.data.newest_dead_letters} />
       )}
-      <Panel title="Not invoiced, by tenant" note="The account unbilled of each" padding="0">
+      <Panel
+        title="Not invoiced by tenant"
+        note="Balance of each tenant's account “unbilled”"
+        padding="0"
+      >
         {unbilled.isPending && <TableSkeleton />}
         {unbilled.error && <ErrorState error={unbilled.error} onRetry={unbilled.refetch} />}
         {unbilled.first && unbilled.rows.length === 0 && (
-          <EmptyState icon={<IconCheck size={24} />} title="All that was used is invoiced">
-            Usage is posted by the day, within a minute of its end.
+          <EmptyState icon={<IconCheck size={24} />} title="All usage is invoiced">
+            Usage of each day is posted within a minute of the day's end and appears here until it
+            is invoiced.
           </EmptyState>
         )}
         {unbilled.rows.length > 0 && <Accounts rows={unbilled.rows} more={unbilled.more} />}
@@ -80,14 +85,14 @@ function Unrated({ events, count }: UnratedProps) {
       header: "Tenant",
       cell: ({ tenant_id }) => <TenantOf id={tenant_id} />,
     },
-    { key: "reason", header: "Why", cell: ({ reason }) => reason },
+    { key: "reason", header: "Reason", cell: ({ reason }) => reason },
     { key: "since", header: "Since", cell: ({ since }) => formatDate(since) },
   ];
   return (
-    <Panel title="Not priced yet" note={`The newest of ${formatCount(count)}`} padding="0">
+    <Panel title="Not priced yet" note={`The newest of ${formatCount(count)} events`} padding="0">
       <Alert color="yellow" m="sm">
-        A price list that covers it rates it at once: a new one, or prices added to one that lacks
-        them. <Link to="/operator/prices">Prices</Link>
+        To price this usage, publish a price list that covers it or add the missing prices to an
+        existing one. <Link to="/operator/prices">Prices</Link>
       </Alert>
       <DataTable
         label="Events without a price"
@@ -103,7 +108,7 @@ function Unrated({ events, count }: UnratedProps) {
 
 function Letters({ letters }: { letters: readonly Schemas["DeadLetter"][] }) {
   return (
-    <Panel title="Records set aside" note="They are tried again from time to time">
+    <Panel title="Records that could not be processed" note="Retried automatically">
       <Stack gap={6}>
         {letters.map(({ event_id, reason, received_at }) => (
           <Text key={event_id} size="sm">
@@ -140,7 +145,7 @@ function Accounts({ rows, more }: AccountsProps) {
     },
     {
       key: "entries",
-      header: "Postings",
+      header: "Entries",
       align: "right",
       cell: ({ entries }) => formatCount(entries),
     },

@@ -105,10 +105,10 @@ export function budgetUse(row: Pick<TenantCosts, "budget" | "costs">): BudgetUse
 }
 
 export const BUDGET_WORDS: Record<BudgetState, string> = {
-  ok: "within",
-  soft: "beyond the soft cap",
-  over: "used up",
-  "leads over": "will be used up",
+  ok: "within budget",
+  soft: "above the soft limit",
+  over: "exceeded",
+  "leads over": "forecast to be exceeded",
 };
 
 export interface RunBody {

@@ -18,10 +18,10 @@ export default function Page() {
     <>
       <PageHeader
         title="Engine"
-        description="What runs and waits, updated every five seconds, and the counters since the engine started."
+        description="Running and waiting sequences, updated every five seconds, and the counters since the engine started."
         action={
           <Badge color={error ? "red" : "teal"} variant="dot" size="lg">
-            {error ? "not answering" : "live"}
+            {error ? "not responding" : "live"}
           </Badge>
         }
       />
@@ -36,7 +36,7 @@ export default function Page() {
       )}
       {data && replicas.length === 0 && (
         <Alert color="yellow" icon={<IconPlugConnectedX size={18} />} title="No engine is running">
-          It may still be loading the base model. This page follows it.
+          The engine may still be loading the base model. This page updates automatically.
         </Alert>
       )}
       <Stack gap="xl">
@@ -63,12 +63,12 @@ function Replica({ replica, single }: { replica: Schemas["ReplicaView"]; single:
         <Stat
           label="Last step"
           value={formatMs(replica.last_step_ms)}
-          hint="one pass over the batch"
+          hint="duration of one batch step"
         />
         <Stat
           label="Process memory"
           value={formatBytes(replica.resident_bytes)}
-          hint={`${formatBytes(pool.total_pages * pool.page_bytes)} of it for the page pool`}
+          hint={`including ${formatBytes(pool.total_pages * pool.page_bytes)} for the page pool`}
         />
       </SimpleGrid>
       <Counters counters={replica.counters} />

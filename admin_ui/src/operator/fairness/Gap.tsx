@@ -18,7 +18,7 @@ export function Gap({ classes, ...more }: GapProps) {
   if (drawn.length === 0) {
     return (
       <Text size="sm" c="dimmed">
-        No two tenants waited at once in this time.
+        No two tenants waited at the same time in this period.
       </Text>
     );
   }
@@ -47,7 +47,7 @@ function OfClass({ of, startS, endS, onBrush }: OfClassProps) {
   );
   return (
     <TimeSeries
-      label={`Service gap of class ${of.class}`}
+      label={`Service gap in class ${of.class}`}
       times={times}
       series={series}
       format={formatCompact}

@@ -28,7 +28,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Fairness"
-        description="Why requests waited, and whether each tenant got its share. Every second in the queue is attributed to one cause."
+        description="Why requests waited, and whether each tenant received its share. Every second in the queue is attributed to one cause."
         action={<RangePicker range={range} />}
       />
       {error && <ErrorState error={error} onRetry={retry} />}
@@ -42,30 +42,31 @@ export default function Page() {
           </Alert>
           <Figures waits={data} nearest={nearestGap(classes)?.part ?? null} />
           {data.length === 0 && classes.length === 0 ? (
-            <EmptyState icon={<IconScale size={24} />} title="No requests in this time">
-              Once requests wait, this page shows what they waited for.
+            <EmptyState icon={<IconScale size={24} />} title="No requests in this period">
+              When requests wait, this page shows what they waited for. Choose a longer period to
+              see earlier ones.
             </EmptyState>
           ) : (
             <>
               <Panel
-                title="Who waited because of whom"
-                note="Row: the tenant that waited. Column: what it waited for. Time summed over all sequences, darker is longer; select one to see the requests."
+                title="Wait time by cause"
+                note="Rows: the tenant that waited. Columns: the cause. Times are summed over all sequences; darker is longer. Select a cell to see the requests."
                 stale={stale}
                 padding="0"
               >
                 <WaitMatrix matrix={matrixOf(data)} startS={range.startS} endS={range.endS} />
               </Panel>
               <Panel
-                title="Service by weight"
-                note="Bar: the share of its class that a tenant was served. Vertical line: the share its weight entitles it to when everybody asks for more; what a tenant leaves unused goes to the others."
+                title="Share of service"
+                note="Bar: the tenant's share of the service in its class. Vertical line: the share that its weight entitles it to under full load. Unused shares go to other tenants."
                 stale={stale}
                 padding="0"
               >
                 <Shares classes={classes} />
               </Panel>
               <Panel
-                title="Service gap and its proven bound"
-                note="The largest difference in weighted service between two tenants that waited at the same time, in prefill tokens of the base model. Fair scheduling keeps it below the bound."
+                title="Service gap and its bound"
+                note="The largest difference in weighted service between two tenants that waited at the same time, in prefill tokens of the base model. Fair scheduling keeps it below its proven bound."
                 stale={stale}
               >
                 <Gap
@@ -91,24 +92,24 @@ function Figures({ waits, nearest }: { waits: readonly Wait[]; nearest: number |
   return (
     <SimpleGrid cols={{ base: 2, md: 4 }}>
       <Stat
-        label="Total wait"
+        label="Total wait time"
         value={formatSeconds(seconds(waits))}
-        hint="of all sequences, summed"
+        hint="summed over all sequences"
       />
       <Stat
         label="Caused by other tenants"
         value={formatSeconds(seconds(others))}
-        hint="their queue or their memory"
+        hint="by their queue or memory"
       />
       <Stat
         label="Adapter loads"
         value={formatSeconds(seconds(loads))}
-        hint="waits for nothing else"
+        hint="waits caused only by loading"
       />
       <Stat
         label="Largest service gap"
         value={formatPart(nearest)}
-        hint={nearest === null ? "no two tenants waited at once" : "of its proven bound"}
+        hint={nearest === null ? "no two tenants waited at the same time" : "of its proven bound"}
       />
     </SimpleGrid>
   );

@@ -13,12 +13,12 @@ export function Shares({ classes: found }: { classes: readonly ClassFairness[] }
   if (served.length === 0) {
     return (
       <Text size="sm" c="dimmed" p="md">
-        No requests were served in this time.
+        No requests were served in this period.
       </Text>
     );
   }
   return (
-    <Scrollable label="Service against weight, by class and tenant">
+    <Scrollable label="Share of service by class and tenant">
       <Table horizontalSpacing="md" verticalSpacing={6} miw={820}>
         <Table.Thead>
           <Table.Tr>
@@ -42,7 +42,7 @@ export function Shares({ classes: found }: { classes: readonly ClassFairness[] }
               Tokens
             </Table.Th>
             <Table.Th scope="col" ta="right">
-              Wait on others
+              Waited for others
             </Table.Th>
           </Table.Tr>
         </Table.Thead>

@@ -17,17 +17,17 @@ export function WaitMatrix({ matrix, startS, endS }: WaitMatrixProps) {
   if (matrix.rows.length === 0) {
     return (
       <Text size="sm" c="dimmed" p="md">
-        Nobody waited in this time.
+        No request waited in this period.
       </Text>
     );
   }
   const link = (row: Row) => requestsOf(row.tenantId, startS, endS);
   return (
-    <Scrollable label="Who waited because of whom, in seconds">
+    <Scrollable label="Wait time by tenant and cause, in seconds">
       <Table horizontalSpacing="sm" verticalSpacing={6} className={classes.matrix}>
         <Table.Thead>
           <Table.Tr>
-            <Table.Th scope="col">Who waited</Table.Th>
+            <Table.Th scope="col">Tenant</Table.Th>
             {matrix.columns.map(({ key, label }) => (
               <Table.Th key={key} scope="col" ta="right">
                 {label}
@@ -58,7 +58,7 @@ export function WaitMatrix({ matrix, startS, endS }: WaitMatrixProps) {
                 );
               })}
               <Table.Td ta="right" fw={600}>
-                <Seconds cell={row.total} what={`${row.name} in all`} to={link(row)} />
+                <Seconds cell={row.total} what={`${row.name}, total`} to={link(row)} />
               </Table.Td>
             </Table.Tr>
           ))}

@@ -76,7 +76,7 @@ describe("the matrix", () => {
     const many = Array.from({ length: 30 }, (_, n) => wait("acme", "queue", `t${n}`, n + 1));
     const { columns, rows } = matrixOf(many);
     expect(columns).toHaveLength(13);
-    expect(rows[0]?.cells.get("queue the rest")?.seconds).toBe((18 * 19) / 2);
+    expect(rows[0]?.cells.get("queue other tenants")?.seconds).toBe((18 * 19) / 2);
     expect(rows[0]?.total.seconds).toBe((30 * 31) / 2);
   });
 
@@ -104,32 +104,32 @@ test("seconds are written as people say them", () => {
 describe("the sentence", () => {
   test("says who waited most for whom, whether that was its share, and what is proven", () => {
     expect(sentenceOf(WAITS, [fairness(31, 100)])).toBe(
-      "acme waited 41 s behind beta's queue in 12 sequences, of 2 min that was waited in all. " +
-        "It was served 74.0% in class default, with 75.0% of the weight. " +
-        "Shares were kept: the service gap stayed within 31.0% of its proven bound.",
+      "acme waited 41 s behind beta's queue in 12 sequences, out of 2 min total wait time. " +
+        "It received 74.0% of the service in class default and is entitled to 75.0% by weight. " +
+        "Scheduling was fair: the service gap reached at most 31.0% of its proven bound.",
     );
   });
 
   test("says that there was nothing to compare", () => {
-    expect(sentenceOf(WAITS, [fairness(0, 100)])).toContain("so there was no gap");
+    expect(sentenceOf(WAITS, [fairness(0, 100)])).toContain("so there was no service gap");
   });
 
   test("says when the bound did not hold", () => {
-    expect(sentenceOf(WAITS, [fairness(120, 100)])).toContain("beyond its bound");
+    expect(sentenceOf(WAITS, [fairness(120, 100)])).toContain("exceeded its bound");
   });
 
   test("tells one's own doing from others'", () => {
     const own = [wait("acme", "own", null, 20), wait("acme", "queue", "beta", 0.2)];
     expect(sentenceOf(own, [])).toBe(
-      "Nobody waited for another tenant worth a word. " +
-        "acme waited 20 s behind its own requests, of 20 s that was waited in all.",
+      "No tenant waited noticeably for another tenant. " +
+        "acme waited 20 s behind its own requests, out of 20 s total wait time.",
     );
   });
 
   test("has little to say of little", () => {
-    expect(sentenceOf([], [])).toBe("Nobody waited in this time.");
+    expect(sentenceOf([], [])).toBe("No request waited in this period.");
     expect(sentenceOf([wait("acme", "start", null, 0.2)], [])).toBe(
-      "Hardly anybody waited: 0.2 s in all.",
+      "Requests hardly waited: 0.2 s in total.",
     );
   });
 });

@@ -9,7 +9,7 @@ type Share = Schemas["ShareView"];
 
 /** As many tenants have columns of their own; the others' seconds are summed in one. */
 const COLUMNS_MAX = 12;
-const REST = "the rest";
+const REST = "other tenants";
 
 export interface Column {
   key: string;
@@ -42,12 +42,16 @@ export interface Matrix {
 const OWN: readonly Column[] = [
   { key: "own", label: "Own requests", because: "behind its own requests" },
   { key: "load", label: "Adapter load", because: "for its own adapter to be loaded" },
-  { key: "pages", label: "Memory in use", because: "for memory that nobody in particular held" },
-  { key: "start", label: "Scheduling", because: "for the step in progress to end" },
+  {
+    key: "pages",
+    label: "Memory in use",
+    because: "for memory that cannot be attributed to one tenant",
+  },
+  { key: "start", label: "Scheduling", because: "for the step in progress to finish" },
   {
     key: "preempted",
-    label: "Preempted, own",
-    because: "after its place was given up for its own",
+    label: "Preempted for own requests",
+    because: "after being preempted for its own requests",
   },
 ];
 
@@ -59,17 +63,18 @@ function columnOf(wait: Wait, isNamed: (other: string) => boolean): Column {
   const named = isNamed(wait.other_id);
   const id = named ? wait.other_id : REST;
   const name = named ? (wait.other_name ?? wait.other_id) : REST;
+  const whose = named ? `${name}'s` : `${name}'`;
   if (cause === "pages") {
-    return { key: `pages ${id}`, label: `${name}'s pages`, because: `for pages that ${name} held` };
+    return { key: `pages ${id}`, label: `${whose} pages`, because: `for pages held by ${name}` };
   }
   if (cause === "preempted") {
     return {
       key: `preempted ${id}`,
       label: `Preempted for ${name}`,
-      because: `after it was put back, while ${name} was served`,
+      because: `after being preempted for ${name}`,
     };
   }
-  return { key: `queue ${id}`, label: `${name}'s queue`, because: `behind ${name}'s queue` };
+  return { key: `queue ${id}`, label: `${whose} queue`, because: `behind ${whose} queue` };
 }
 
 /** Rows and columns by seconds, most first; what is nobody else's doing comes last. */
@@ -159,8 +164,8 @@ const WORTH_S = 1;
 /** What an operator would say who has looked at the page. */
 export function sentenceOf(waits: readonly Wait[], classes: readonly ClassFairness[]): string {
   const total = waits.reduce((sum, { seconds }) => sum + seconds, 0);
-  if (total === 0) return "Nobody waited in this time.";
-  if (total < WORTH_S) return `Hardly anybody waited: ${formatSeconds(total)} in all.`;
+  if (total === 0) return "No request waited in this period.";
+  if (total < WORTH_S) return `Requests hardly waited: ${formatSeconds(total)} in total.`;
   const matrix = matrixOf(waits);
   let found: { row: Row; column: Column; cell: Cell } | null = null;
   for (const row of matrix.rows) {
@@ -172,11 +177,11 @@ export function sentenceOf(waits: readonly Wait[], classes: readonly ClassFairne
       }
     }
   }
-  const of = `of ${formatSeconds(total)} that was waited in all`;
+  const of = `out of ${formatSeconds(total)} total wait time`;
   if (found === null || found.cell.seconds < WORTH_S) {
     const row = matrix.rows[0];
     const column = matrix.columns.reduce((a, b) => (secondsOf(row, b) > secondsOf(row, a) ? b : a));
-    return `Nobody waited for another tenant worth a word. ${row?.name} waited ${formatSeconds(
+    return `No tenant waited noticeably for another tenant. ${row?.name} waited ${formatSeconds(
       secondsOf(row, column),
     )} ${column.because}, ${of}.`;
   }
@@ -200,21 +205,22 @@ function shareSentence(tenantId: string, classes: readonly ClassFairness[]): str
   }
   if (most === null || most.share.weight_share === null) return "";
   const { service_share, weight_share } = most.share;
-  return `It was served ${formatPart(service_share)} in class ${most.class}, with ${formatPart(
+  return `It received ${formatPart(service_share)} of the service in class ${most.class} and is entitled to ${formatPart(
     weight_share,
-  )} of the weight.`;
+  )} by weight.`;
 }
 
 function gapSentence(classes: readonly ClassFairness[]): string {
   const nearest = nearestGap(classes);
   if (nearest === null) return "";
-  if (nearest.part === 0) return "No two tenants were seen to wait at once, so there was no gap.";
+  if (nearest.part === 0)
+    return "No two tenants waited at the same time, so there was no service gap.";
   if (nearest.part < 1) {
-    return `Shares were kept: the service gap stayed within ${formatPart(
+    return `Scheduling was fair: the service gap reached at most ${formatPart(
       nearest.part,
     )} of its proven bound.`;
   }
-  return `In class ${nearest.class} the gap went beyond its bound: somebody had nothing that could start; look for memory and loads below.`;
+  return `In class ${nearest.class} the service gap exceeded its bound: a tenant had no request that could start. Check the waits for memory and adapter loads below.`;
 }
 
 export interface GapSeries {

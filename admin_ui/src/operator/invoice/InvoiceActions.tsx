@@ -12,9 +12,9 @@ import { useCreditNote, usePay, useVoid } from "../billing/queries";
 
 type Action = "pay" | "credit" | "void";
 const TITLES: Record<Action, string> = {
-  pay: "Note a payment",
-  credit: "Make a credit note",
-  void: "Take the invoice back",
+  pay: "Record payment",
+  credit: "Issue credit note",
+  void: "Void invoice",
 };
 
 export function InvoiceActions({ invoice }: { invoice: Invoice }) {
@@ -22,7 +22,8 @@ export function InvoiceActions({ invoice }: { invoice: Invoice }) {
   if (invoice.kind !== "invoice" || invoice.status !== "final")
     return invoice.status === "draft" ? (
       <Text size="sm" c="dimmed">
-        A draft is recalculated by each invoice run; a final run is started under Billing, Invoices.
+        Each invoice run recalculates this draft. To finalise it, start a run under Billing,
+        Invoices.
       </Text>
     ) : null;
   const close = () => setAction(null);
@@ -100,7 +101,7 @@ function Pay({ invoice, onClose }: FormProps) {
   const isRight = isDecimal(amount) && compare(amount, "0") > 0 && reference.trim() !== "";
   return (
     <Frame
-      submit="Note it"
+      submit="Record payment"
       isRight={isRight}
       isBusy={pay.isPending}
       error={pay.error}
@@ -116,7 +117,7 @@ function Pay({ invoice, onClose }: FormProps) {
       />
       <TextInput
         label="Reference"
-        description="The bank's or payment service's; the same again is the same payment"
+        description="From your bank or payment service. A reference that was already recorded is not counted again."
         maxLength={200}
         value={reference}
         onChange={(event) => setReference(event.currentTarget.value)}
@@ -144,7 +145,7 @@ function Credit({ invoice, onClose }: FormProps) {
     given.every(({ amount }) => isDecimal(amount) && compare(amount, "0") > 0);
   return (
     <Frame
-      submit="Make the credit note"
+      submit="Issue credit note"
       isRight={isRight}
       isBusy={credit.isPending}
       error={credit.error}
@@ -152,7 +153,8 @@ function Credit({ invoice, onClose }: FormProps) {
       onClose={onClose}
     >
       <Text size="sm">
-        Which lines are given back, and how much of each, in {invoice.currency}? Their tax follows.
+        Choose the lines to credit and the amount for each, in {invoice.currency}. The tax is
+        adjusted automatically.
       </Text>
       {lines.map((line) => (
         <Group key={line.no} gap="xs" wrap="nowrap" justify="space-between">
@@ -168,7 +170,7 @@ function Credit({ invoice, onClose }: FormProps) {
           />
           {amounts[line.no] !== undefined && (
             <TextInput
-              aria-label={`Amount of line ${line.no}`}
+              aria-label={`Amount for line ${line.no}`}
               size="xs"
               w={120}
               inputMode="decimal"
@@ -182,7 +184,7 @@ function Credit({ invoice, onClose }: FormProps) {
       ))}
       <TextInput
         label="Reason"
-        description="It stands on the credit note"
+        description="Printed on the credit note"
         maxLength={200}
         value={reason}
         onChange={(event) => setReason(event.currentTarget.value)}
@@ -196,7 +198,7 @@ function Void({ invoice, onClose }: FormProps) {
   const take = useVoid(onClose);
   return (
     <Frame
-      submit="Take it back"
+      submit="Void invoice"
       color="red"
       isRight={reason.trim() !== ""}
       isBusy={take.isPending}
@@ -205,8 +207,8 @@ function Void({ invoice, onClose }: FormProps) {
       onClose={onClose}
     >
       <Text size="sm">
-        It keeps its number and becomes void; what it was for comes with the next run. Once there
-        are payments or credit notes it cannot be taken back.
+        The invoice keeps its number and becomes void. Its usage is billed again with the next run.
+        An invoice with payments or credit notes cannot be voided.
       </Text>
       <TextInput
         label="Reason"

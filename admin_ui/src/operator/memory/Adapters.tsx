@@ -6,7 +6,7 @@ import { useState } from "react";
 import { useSession } from "../../api/context";
 import { ConfirmModal } from "../../components/ConfirmModal";
 import { type Column, DataTable } from "../../components/DataTable";
-import { formatAgo, formatBytes, formatCount, shortDigest } from "../../components/format";
+import { counted, formatAgo, formatBytes, formatCount, shortDigest } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { ErrorState, TableSkeleton } from "../../components/states";
 import type { Place, Snapshot } from "./model";
@@ -20,27 +20,29 @@ const TIERS: Array<{ value: Tier; label: string }> = [
 ];
 
 const EMPTY: Record<Tier, string> = {
-  device: "No adapter is on the device. The first request for one brings it, or a pin.",
-  host: "Host memory holds none that is not on the device, too.",
-  shared: "Redis holds none that is not nearer.",
-  store: "Every adapter is nearer than the object store.",
+  device:
+    "No adapter is in device memory. An adapter is loaded by its first request, or when you pin it.",
+  host: "No adapter is in host memory only. Adapters that are also in device memory are listed under Device.",
+  shared:
+    "No adapter is in Redis only. Adapters that are also in host or device memory are listed there.",
+  store: "No adapter is in the object store only. All adapters are in a faster tier.",
 };
 
 const ASKED: Record<Act["what"], { title: string; confirm: string; text: string }> = {
   pin: {
-    title: "Pin to the device?",
+    title: "Pin in device memory?",
     confirm: "Pin",
-    text: "It stays on the device whatever else needs room, also after a restart, until it is unpinned. Nobody is billed for its place meanwhile.",
+    text: "The adapter stays in device memory, also after a restart, until you unpin it. Memory for a pinned adapter is not billed.",
   },
   unpin: {
-    title: "Unpin?",
+    title: "Unpin this adapter?",
     confirm: "Unpin",
-    text: "It stays until something else needs the room more.",
+    text: "The adapter stays in device memory until the memory is needed for something else.",
   },
   evict: {
-    title: "Take from the device?",
+    title: "Evict from device memory?",
     confirm: "Evict",
-    text: "Its pages are free at once; the next request for it waits until it is back. What runs on it is not disturbed: then this is refused.",
+    text: "Its pages are freed immediately, and the next request for it waits until it is loaded again. An adapter that is in use cannot be evicted.",
   },
 };
 
@@ -60,7 +62,7 @@ export function Adapters({ snapshot }: { snapshot: Snapshot }) {
     <Panel
       title="Adapters by tier"
       padding="0"
-      note={`${formatCount(view.pinned_pages)} pages are pinned, ${formatCount(view.pinnable_pages)} more can be; ${formatCount(view.slots)} adapters fit the device at one time.`}
+      note={`${formatCount(view.pinned_pages)} pages are pinned, ${formatCount(view.pinnable_pages)} more can be; ${formatCount(view.slots)} adapters fit in device memory at the same time.`}
       action={
         <Group gap="xs">
           <SegmentedControl
@@ -72,7 +74,7 @@ export function Adapters({ snapshot }: { snapshot: Snapshot }) {
           />
           <TextInput
             size="xs"
-            aria-label="Adapter or tenant begins with"
+            aria-label="Filter by adapter or tenant"
             placeholder="Adapter or tenant"
             value={typed}
             onChange={(event) => setTyped(event.currentTarget.value)}
@@ -129,7 +131,7 @@ function Places({ tier, q, snapshot, onAct }: PlacesProps) {
   if (rows.length === 0)
     return (
       <Text size="sm" c="dimmed" px="md" pb="md">
-        {q ? "None whose name or tenant begins like this." : EMPTY[tier]}
+        {q ? "No adapters match. Enter the start of an adapter's or tenant's name." : EMPTY[tier]}
       </Text>
     );
   return (
@@ -185,7 +187,7 @@ function columnsOf({ view }: Snapshot, onAct: PlacesProps["onAct"]): Column<Plac
       align: "right",
       cell: ({ references, last_used_at }) =>
         references > 0
-          ? `in use by ${formatCount(references)}`
+          ? `in use by ${counted(references, "sequence")}`
           : last_used_at === null
             ? ""
             : formatAgo(last_used_at, view.at),
@@ -209,7 +211,7 @@ function PinBadge({ place }: { place: Place }) {
     case "pinned":
       return <Badge color="teal">pinned</Badge>;
     case "loading":
-      return <Badge color="blue">pin is coming</Badge>;
+      return <Badge color="blue">pin pending</Badge>;
     case null:
       return null;
     default:

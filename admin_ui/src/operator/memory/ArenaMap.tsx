@@ -105,7 +105,7 @@ export function ArenaMap({ snapshot, mode }: ArenaMapProps) {
       >
         {page === null ? (
           <Text span size="xs" c="dimmed" id={help}>
-            Point at a page, or focus the map and use the arrow keys.
+            Point to a page, or focus the map and use the arrow keys.
           </Text>
         ) : (
           pageText(page, snapshot, orders)

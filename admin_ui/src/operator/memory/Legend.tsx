@@ -17,8 +17,8 @@ const WORDS: Record<Mode, string> = {
   kind: "Live KV: keys and values of running requests. Cached KV: kept for prompts with the same prefix, evicted when memory is needed. Adapter: LoRA weights.",
   tenant:
     "Colour: the tenant that owns the page. Solid: in use by a request. Light: cached KV. Striped: adapter weights. Outline only: free.",
-  age: "Time since the page was last used. The strongest colour is in use now.",
-  next: "Numbered pages are evicted first, beginning with 1; all others are grey.",
+  age: "Time since the page was last used. The strongest colour marks pages in use now.",
+  next: "Numbered pages are evicted first, in this order. All others are grey.",
 };
 
 const BY_KIND: Record<string, string> = {

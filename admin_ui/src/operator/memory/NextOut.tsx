@@ -24,13 +24,13 @@ export function NextOut({ snapshot, forTenant, onFor, stale }: NextOutProps) {
     <Panel
       title="Next evictions"
       stale={stale}
-      note={`Order of the "${view.policy}" eviction policy. Starts once the ${formatCount(view.counts.free)} free pages are used up.`}
+      note={`Order of the "${view.policy}" eviction policy. Eviction starts when the ${formatCount(view.counts.free)} free pages are in use.`}
     >
       {onFor && (
         <Select
           size="xs"
           mb="xs"
-          label="When memory is needed by"
+          label="If memory is needed by"
           data={[{ value: "", label: "a tenant without a memory share" }, ...tenants]}
           value={forTenant ?? ""}
           allowDeselect={false}
@@ -39,7 +39,7 @@ export function NextOut({ snapshot, forTenant, onFor, stale }: NextOutProps) {
       )}
       {view.departures.length === 0 ? (
         <Text size="sm" c="dimmed">
-          Nothing can be evicted: every page is free, in use or pinned.
+          No page can be evicted: every page is free, in use or pinned.
         </Text>
       ) : (
         <Scrollable label="Next evictions, in order" style={{ maxHeight: 460 }}>
@@ -85,7 +85,7 @@ function Leaving({ each, atS }: { each: Departure; atS: number }) {
         <details>
           <summary>
             <Text span size="xs">
-              Why
+              Reason
             </Text>
           </summary>
           <Text size="xs" c="dimmed">

@@ -44,8 +44,8 @@ export default function Page() {
     <div className={classes.page}>
       <PageHeader
         title="Memory"
-        description="One arena of equal pages holds the KV of requests, what is cached of them, and adapters."
-        beside={at !== null && <Badge color="orange">as it was at {clock(at)}</Badge>}
+        description="KV (keys and values) of running requests, cached KV and adapters share one arena of equal pages."
+        beside={at !== null && <Badge color="orange">as of {clock(at)}</Badge>}
       />
       {error && <ErrorState error={error} onRetry={() => refetch()} />}
       {!error && snapshot === null && <TableSkeleton rows={8} />}
@@ -87,14 +87,14 @@ function ArenaPanel({ snapshot, stale }: { snapshot: Snapshot; stale: string | n
         <Group gap="xs">
           <SegmentedControl
             size="xs"
-            aria-label="Colour of the pages"
+            aria-label="Colour pages by"
             data={MODES.map((value) => ({ value, label: MODE_LABELS[value] }))}
             value={mode}
             onChange={setMode}
           />
           <SegmentedControl
             size="xs"
-            aria-label="Form"
+            aria-label="View"
             data={[
               { value: "map", label: "Map" },
               { value: "table", label: "Table" },

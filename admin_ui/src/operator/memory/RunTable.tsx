@@ -52,7 +52,7 @@ export function RunTable({ snapshot }: { snapshot: Snapshot }) {
     },
     {
       key: "next",
-      header: "Goes next",
+      header: "Eviction order",
       align: "right",
       cell: ({ first, count }) => {
         const found = orders.subarray(first, first + count).find((order) => order > 0);
@@ -62,7 +62,7 @@ export function RunTable({ snapshot }: { snapshot: Snapshot }) {
   ];
   return (
     <DataTable
-      label="Runs of pages"
+      label="Page ranges"
       columns={columns}
       rows={rows}
       rowKey={({ first }) => String(first)}

@@ -33,13 +33,13 @@ export function Shares({ snapshot, stale }: SharesProps) {
       stale={stale}
       note={
         hasShares
-          ? "Frame: the most a tenant may hold. Tick: what is reserved for it. Filled: what it holds."
-          : "No plan reserves memory: all tenants share the arena."
+          ? "Outline: maximum for the tenant. Tick: reserved for it. Filled: in use."
+          : "No plan reserves memory, so all tenants share the arena."
       }
     >
       {rows.length === 0 ? (
         <Text size="sm" c="dimmed">
-          Nobody holds a page. Requests fill them.
+          No tenant uses a page. Pages are filled when requests run.
         </Text>
       ) : (
         <Stack gap={10} component="ul" p={0} m={0} style={{ listStyle: "none" }}>
@@ -48,7 +48,7 @@ export function Shares({ snapshot, stale }: SharesProps) {
           ))}
           {more > 0 && (
             <Text component="li" size="xs" c="dimmed">
-              and {formatCount(more)} more, each with less
+              and {formatCount(more)} more tenants with fewer pages
             </Text>
           )}
         </Stack>

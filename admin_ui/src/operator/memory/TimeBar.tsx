@@ -44,23 +44,23 @@ export function TimeBar({ samples, at, onAt }: TimeBarProps) {
   return (
     <Panel
       title="The last hour"
-      note="A sample every ten seconds, kept over restarts."
+      note="One sample every ten seconds, kept across restarts."
       action={
         at !== null && (
           <Button size="xs" variant="light" onClick={() => onAt(null)}>
-            Back to now
+            Show current state
           </Button>
         )
       }
     >
       {last < 1 ? (
         <Text size="sm" c="dimmed">
-          The first samples come within half a minute while a worker runs.
+          The first samples appear within 30 seconds after a worker has started.
         </Text>
       ) : (
         <>
           <TimeSeries
-            label="Pages by kind over the last hour"
+            label="Pages by kind, last hour"
             times={times}
             series={series}
             kind="area"
@@ -80,7 +80,7 @@ export function TimeBar({ samples, at, onAt }: TimeBarProps) {
               max={last}
               value={at === null ? last : nearest(times, at)}
               label={(index) => clock(times[index] ?? 0)}
-              thumbLabel="The moment that is shown"
+              thumbLabel="Time shown"
               onChange={(index) => onAt(index === last ? null : (times[index] ?? null))}
             />
             <Text size="xs" c="dimmed" className="numbers">

@@ -132,8 +132,8 @@ test("a page is put into words", () => {
   expect(texts).toEqual([
     "Page 0: live KV of A, the base model, in use",
     "Page 2: cached KV of B, json@1, idle for 60 s",
-    "Page 4: cached KV of B, json@1, idle for 60 s; would go next as number 1",
-    "Page 6: adapter json@1, brought for B",
+    "Page 4: cached KV of B, json@1, idle for 60 s; number 1 in the eviction order",
+    "Page 6: adapter json@1, loaded for B",
     "Page 9: free",
   ]);
   expect(summary(snapshot)).toBe(

@@ -185,7 +185,9 @@ export function spanOf(seconds: number): string {
 }
 
 export function tenantLabel(owner: { tenant: string | null; namespace: string }): string {
-  return owner.tenant ?? (owner.namespace ? `unknown ${owner.namespace.slice(0, 8)}` : "nobody");
+  return (
+    owner.tenant ?? (owner.namespace ? `unknown tenant ${owner.namespace.slice(0, 8)}` : "nobody")
+  );
 }
 
 /** "cached KV of Acme, support@2, idle for 41 s" */
@@ -193,8 +195,7 @@ export function described(run: Omit<Run, "first" | "count">, arena: Arena, atS: 
   if (run.kind === FREE) return "free";
   const owner = arena.table[run.owner];
   const who = owner ? tenantLabel(owner) : "nobody";
-  if (run.kind === ADAPTER)
-    return `adapter ${owner?.adapter ?? "that has no name any more"}, brought for ${who}`;
+  if (run.kind === ADAPTER) return `adapter ${owner?.adapter ?? "(deleted)"}, loaded for ${who}`;
   const on = owner?.adapter ?? "the base model";
   if (run.kind === LIVE) return `live KV of ${who}, ${on}, in use`;
   return `cached KV of ${who}, ${on}, idle for ${spanOf(atS - run.since)}`;
@@ -207,7 +208,7 @@ export function pageText(page: number, { arena, view }: Snapshot, orders: Uint8A
     since: arena.since[page] ?? 0,
   };
   const order = orders[page] ?? 0;
-  const next = order > 0 ? `; would go next as number ${order}` : "";
+  const next = order > 0 ? `; number ${order} in the eviction order` : "";
   return `Page ${formatCount(page)}: ${described(run, arena, view.at)}${next}`;
 }
 

@@ -34,11 +34,11 @@ export default function Page() {
   const { price, isPending, error, refetch } = from === null ? general : named;
   const header = (
     <PageHeader
-      title="New price list"
+      title="Create price list"
       description={
         price
-          ? `Starts from the current list for ${scopeWords(price)}, version ${price.no}, which ends when the new one begins.`
-          : "It prices what is used from its beginning on. What has been rated stays as it is."
+          ? `Starts from the current list for ${scopeWords(price)}, version ${price.no}, which ends when the new one starts.`
+          : "The list applies to usage from its start. Usage that has already been rated keeps its price."
       }
       back={{ to: "/operator/prices", label: "Prices" }}
     />
@@ -68,7 +68,7 @@ function Editor({ start }: { start: Fields }) {
   const publish = useAddPrice((made) => {
     notifications.show({
       color: "teal",
-      message: `Published: it holds from ${formatDate(made.effective_from)}.`,
+      message: `Price list published. It takes effect ${formatDate(made.effective_from)}.`,
     });
     navigate(`/operator/prices?price=${made.id}`);
   });
@@ -112,7 +112,9 @@ function Editor({ start }: { start: Fields }) {
               error={preview.error}
               preview={seen?.preview ?? null}
             />
-            {publish.error && <ErrorState error={publish.error} title="It was not published" />}
+            {publish.error && (
+              <ErrorState error={publish.error} title="The price list was not published" />
+            )}
             {earliest && (
               <Group>
                 <Button
@@ -123,14 +125,14 @@ function Editor({ start }: { start: Fields }) {
                     publish.reset();
                   }}
                 >
-                  Begin at the earliest moment, {formatDate(earliest)}
+                  Start at the earliest possible time, {formatDate(earliest)}
                 </Button>
               </Group>
             )}
             <Group justify="flex-end" gap="sm">
               {!isSeen && (
                 <Text size="sm" c="dimmed">
-                  Publish after a look at the preview.
+                  Preview the list before you publish it.
                 </Text>
               )}
               <Button

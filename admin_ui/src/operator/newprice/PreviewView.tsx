@@ -37,17 +37,17 @@ export function PreviewView(props: PreviewViewProps) {
   return (
     <Panel
       title="Preview"
-      note="What a month came to, and what it would have come to by this list"
-      stale={isOld ? "of what was written before" : null}
+      note="Charges of a month, as they were and as they would be with this list"
+      stale={isOld ? "out of date: the list was edited" : null}
       action={
         <Group gap="xs">
           <NativeSelect
-            aria-label="Month of the preview"
+            aria-label="Preview month"
             size="xs"
             value={month}
             data={months.map((value, index) => ({
               value,
-              label: index === 0 ? `${value}, so far` : value,
+              label: index === 0 ? `${value} to date` : value,
             }))}
             onChange={(event) => onMonth(event.currentTarget.value)}
           />
@@ -61,8 +61,8 @@ export function PreviewView(props: PreviewViewProps) {
       {isBusy && preview === null && <TableSkeleton />}
       {!error && !isBusy && preview === null && (
         <Text size="sm" c="dimmed">
-          Nothing is changed by a preview. It takes over what the list would cover, unless a more
-          specific list rated it.
+          A preview changes nothing. It applies the list to all usage it covers, except usage rated
+          by a more specific list.
         </Text>
       )}
       {preview !== null && <Result preview={preview} />}
@@ -76,10 +76,14 @@ function Result({ preview }: { preview: Preview }) {
   return (
     <Stack gap="sm">
       <SimpleGrid cols={{ base: 1, xs: 3 }} data-testid="preview-totals">
-        <Side label={`${preview.month} came to`} of={preview.due_before} testId="preview-before" />
-        <Side label="It would have been" of={preview.due_after} testId="preview-after" />
         <Side
-          label="Change"
+          label={`Charged for ${preview.month}`}
+          of={preview.due_before}
+          testId="preview-before"
+        />
+        <Side label="With this list" of={preview.due_after} testId="preview-after" />
+        <Side
+          label="Difference"
           of={differences(preview.due_before, preview.due_after)}
           testId="preview-change"
           isChange
@@ -87,13 +91,13 @@ function Result({ preview }: { preview: Preview }) {
       </SimpleGrid>
       <Text size="sm">
         {rows.length === 0
-          ? `Nobody used anything in ${preview.month} that costs.`
-          : `${tenants(verdict.more)} would have paid more, ${tenants(verdict.less)} less, ${tenants(verdict.same)} the same.`}
+          ? `There was no billable usage in ${preview.month}.`
+          : `${tenants(verdict.more)} would pay more, ${tenants(verdict.less)} less, ${tenants(verdict.same)} the same.`}
       </Text>
       {verdict.unpriced > 0 && (
-        <Alert color="yellow" title="Some usage would wait for a price">
-          The list has no price for what {tenants(verdict.unpriced)} used, in some meter or class.
-          It is in neither sum.
+        <Alert color="yellow" title="Some usage would have no price">
+          The list has no price for some meters or classes that {tenants(verdict.unpriced)} used.
+          This usage is not included in the totals.
         </Alert>
       )}
       {rows.length > 0 && <ByTenant rows={rows} />}
@@ -203,7 +207,7 @@ function Meters({ row }: { row: Row }) {
                 <Table.Td ta="right">
                   <Amounts of={each.after} />
                   {each.unpriced > 0 && (
-                    <Text size="xs">{formatCount(each.unpriced)} would wait</Text>
+                    <Text size="xs">{formatCount(each.unpriced)} without a price</Text>
                   )}
                 </Table.Td>
               </Table.Tr>
@@ -212,9 +216,9 @@ function Meters({ row }: { row: Row }) {
         </Table>
       </Scrollable>
       <Text size="sm">
-        Of usage alone: <Amounts of={row.preview.before} /> before,{" "}
-        <Amounts of={row.preview.after} /> after. With what lists include and ask for at least:{" "}
-        <Amounts of={row.before} /> before, <Amounts of={row.after} /> after.
+        Usage only: <Amounts of={row.preview.before} /> before, <Amounts of={row.preview.after} />{" "}
+        after. With included usage and monthly minimums: <Amounts of={row.before} /> before,{" "}
+        <Amounts of={row.after} /> after.
       </Text>
     </Stack>
   );

@@ -26,7 +26,7 @@ interface PriceFormProps {
 export function PriceForm({ fields, faults, onChange }: PriceFormProps) {
   return (
     <Stack>
-      <Panel title="For whom, from when on">
+      <Panel title="Scope and start">
         <Stack gap="sm">
           <Scope fields={fields} faults={faults} onChange={onChange} />
           <SimpleGrid cols={{ base: 1, xs: 2 }}>
@@ -38,8 +38,8 @@ export function PriceForm({ fields, faults, onChange }: PriceFormProps) {
               onChange={(event) => onChange({ currency: event.currentTarget.value.toUpperCase() })}
             />
             <TextInput
-              label="Begins"
-              description="Empty: now, as soon as it may"
+              label="Starts"
+              description="Leave empty to start as soon as possible"
               type="datetime-local"
               step={1}
               value={fields.begins}
@@ -49,7 +49,7 @@ export function PriceForm({ fields, faults, onChange }: PriceFormProps) {
           </SimpleGrid>
         </Stack>
       </Panel>
-      <Panel title="Prices" note={`In ${fields.currency}, of what each meter says`}>
+      <Panel title="Prices" note={`In ${fields.currency}, per unit of each meter`}>
         <Stack gap="md">
           {METERS.map((meter) => (
             <MeterFields
@@ -62,12 +62,15 @@ export function PriceForm({ fields, faults, onChange }: PriceFormProps) {
           ))}
         </Stack>
       </Panel>
-      <Panel title="Of a month" note="Of the list without model and adapter that holds at its end">
+      <Panel
+        title="Monthly amounts"
+        note="Taken from the list without model or adapter that is in force at the month's end"
+      >
         <SimpleGrid cols={{ base: 1, xs: 2 }}>
           {(["minimum", "included"] as const).map((name) => (
             <TextInput
               key={name}
-              label={name === "minimum" ? "At least" : "Included"}
+              label={name === "minimum" ? "Monthly minimum" : "Included usage"}
               inputMode="decimal"
               value={fields[name]}
               error={faults?.[name]}
@@ -85,7 +88,7 @@ function Scope({ fields, faults, onChange }: PriceFormProps) {
   return (
     <SimpleGrid cols={{ base: 1, xs: 2 }}>
       <NativeSelect
-        label="For"
+        label="Applies to"
         value={fields.scope}
         data={Object.entries(SCOPES).map(([value, label]) => ({ value, label }))}
         onChange={(event) => onChange({ scope: event.currentTarget.value as ScopeKind, of: "" })}
@@ -109,7 +112,7 @@ function Scope({ fields, faults, onChange }: PriceFormProps) {
       )}
       {fields.scope === "adapter" && (
         <TextInput
-          label="Adapter's id"
+          label="Adapter ID"
           placeholder="adapter_..."
           value={fields.of}
           error={faults?.of}
@@ -118,7 +121,7 @@ function Scope({ fields, faults, onChange }: PriceFormProps) {
       )}
       <TextInput
         label="Base model"
-        description="Empty: every model"
+        description="Leave empty for all models"
         value={fields.model}
         onChange={(event) => onChange({ model: event.currentTarget.value })}
       />
@@ -151,15 +154,15 @@ function MeterFields({ meter, fields, faults, onChange }: PriceFormProps & { met
           size="compact-xs"
           variant="subtle"
           leftSection={<IconPlus size={13} />}
-          aria-label={`Add a class or tier to ${label}`}
+          aria-label={`Add ${HELD.includes(meter) ? "tier" : "class or tier"} to ${label}`}
           onClick={add}
         >
-          {HELD.includes(meter) ? "Tier" : "Class or tier"}
+          {HELD.includes(meter) ? "Add tier" : "Add class or tier"}
         </Button>
       </Group>
       {faults?.meters.includes(meter) && (
         <Text size="xs" c="red" role="alert">
-          Every list has a price for this; it may be 0.
+          Enter a price. It may be 0.
         </Text>
       )}
       {entries.map((entry, index) => (
@@ -205,7 +208,7 @@ function EntryRow({ entry, name, isAlone, fault, onChange, onRemove }: EntryRowP
             />
           )}
           <TextInput
-            aria-label={`${name}: from so many units`}
+            aria-label={`${name}: from unit`}
             placeholder="from"
             inputMode="numeric"
             value={entry.from}

@@ -75,7 +75,7 @@ test("a new version begins with what the list says", () => {
 test("faults of entries are at the entry", () => {
   const entry = { key: 90, meter: "output" as const, class_: "flex", from: "100", price: "1" };
   const first = faultsIn({ ...FILLED, entries: [...FILLED.entries, entry] });
-  expect(first.entries[90]).toContain("no price from 0");
+  expect(first.entries[90]).toContain("price from unit 0");
   const twice = faultsIn({
     ...FILLED,
     entries: [...FILLED.entries, { ...entry, class_: "", from: "0" }],

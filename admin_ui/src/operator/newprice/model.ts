@@ -5,7 +5,7 @@ import { type ByCurrency, compare, differences, isDecimal, isZero } from "../../
 import { type Entry, entriesOf, HELD, METERS, type Meter, type Price } from "../prices/model";
 
 export const SCOPES = {
-  general: "Everybody",
+  general: "All tenants",
   plan: "A plan",
   tenant: "A tenant",
   adapter: "An adapter",
@@ -105,29 +105,30 @@ export interface Faults {
   meters: Meter[];
 }
 
-const AMOUNT = "A number such as 0.40";
+const AMOUNT = "Enter a number, for example 0.40";
 
 export function faultsIn(fields: Fields): Faults {
   const faults: Faults = { entries: {}, meters: [] };
-  if (fields.scope !== "general" && fields.of.trim() === "") faults.of = "Say which one";
-  if (!/^[A-Z]{3}$/.test(fields.currency)) faults.currency = "Three capital letters, such as USD";
+  if (fields.scope !== "general" && fields.of.trim() === "") faults.of = "Enter a value";
+  if (!/^[A-Z]{3}$/.test(fields.currency))
+    faults.currency = "Enter a three-letter currency code, for example USD";
   if (!isDecimal(fields.minimum)) faults.minimum = AMOUNT;
   if (!isDecimal(fields.included)) faults.included = AMOUNT;
   if (fields.begins !== "" && Number.isNaN(Date.parse(fields.begins)))
-    faults.begins = "A date and time, or nothing";
+    faults.begins = "Enter a date and time, or leave this empty";
   const seen = new Set<string>();
   for (const entry of fields.entries) {
     const place = `${entry.meter} ${entry.class_} ${entry.from}`;
     if (!isDecimal(entry.price) || entry.price.startsWith("-")) faults.entries[entry.key] = AMOUNT;
-    else if (!/^\d+$/.test(entry.from)) faults.entries[entry.key] = "From a whole number of units";
-    else if (seen.has(place)) faults.entries[entry.key] = "There is one for this already";
+    else if (!/^\d+$/.test(entry.from)) faults.entries[entry.key] = "Enter a whole number of units";
+    else if (seen.has(place)) faults.entries[entry.key] = "This class and tier already has a price";
     else if (HELD.includes(entry.meter) && entry.class_ !== "")
-      faults.entries[entry.key] = "What is held has no class";
+      faults.entries[entry.key] = "This meter has no classes";
     seen.add(place);
   }
   for (const { meter, class_, key } of fields.entries)
     if (!seen.has(`${meter} ${class_} 0`) && faults.entries[key] === undefined)
-      faults.entries[key] = "This class has no price from 0, for its first units";
+      faults.entries[key] = "Add a price from unit 0 for this class";
   faults.meters = (["uncached_prefill", "cached_prefill", "output"] as const).filter(
     (meter) => !fields.entries.some((entry) => entry.meter === meter),
   );

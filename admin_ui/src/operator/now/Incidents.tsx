@@ -53,7 +53,7 @@ export function Incidents({ incidents, isKnown, nowS }: IncidentsProps) {
 }
 
 function Since({ sinceS, nowS }: { sinceS: number | null; nowS: number }) {
-  if (sinceS === null) return <span>start not known</span>;
+  if (sinceS === null) return <span>start unknown</span>;
   return (
     <span data-testid="since">
       since <time dateTime={new Date(sinceS * 1000).toISOString()}>{formatDate(sinceS)}</time> (

@@ -43,7 +43,7 @@ export default function Page() {
   const away = useStale(Math.max((engine?.at ?? 0) * 1000, hour.dataUpdatedAt));
   const isDown = engine !== null && !engine.ready;
   const asleep = isDown && serving !== null ? ageOf(serving.at, nowS) : null;
-  const stale = away ?? (isDown ? (asleep ?? "the engine is away") : null);
+  const stale = away ?? (isDown ? (asleep ?? "no data from the engine") : null);
   const { data } = hour;
   const toldOf = processes?.warnings.map(({ about }) => about) ?? [];
   const books = useBooks(toldOf.includes("unbilled") || toldOf.includes("books"));
@@ -62,7 +62,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Now"
-        description="How requests are served right now; the lines show the last hour."
+        description="Current state of the service. The charts show the last hour."
       />
       {hour.error && data === undefined && (
         <ErrorState error={hour.error} onRetry={() => hour.refetch()} />
@@ -74,7 +74,7 @@ export default function Page() {
           <Panel
             title="Service"
             stale={stale}
-            note="The last hour, by the minute"
+            note="Last hour, by minute"
             action={
               <Group gap="md">
                 <Anchor component={Link} to="/operator/service" size="sm">

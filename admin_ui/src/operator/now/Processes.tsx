@@ -13,11 +13,11 @@ export function Processes({ now }: { now: ProcessesNow | null }) {
   if (processes.length === 0)
     return (
       <Text size="sm" c="dimmed" p="md">
-        {now === null ? "Not heard of yet." : "None is known at the moment."}
+        {now === null ? "No process has reported yet." : "No process is known at the moment."}
       </Text>
     );
   return (
-    <Scrollable label="Processes, the table">
+    <Scrollable label="Processes, table">
       <Table aria-label="Processes" miw={640} verticalSpacing={6} horizontalSpacing="md">
         <Table.Thead>
           <Table.Tr>

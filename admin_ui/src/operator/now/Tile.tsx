@@ -33,7 +33,7 @@ export function Tile({ figure, to }: { figure: Figure; to?: string }) {
         </Text>
         <Box className={classes.shape}>
           {values.some((each) => each !== null) && (
-            <Sparkline values={values} label={`${label}, the last hour`} />
+            <Sparkline values={values} label={`${label}, last hour`} />
           )}
         </Box>
       </Group>

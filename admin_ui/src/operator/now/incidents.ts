@@ -162,7 +162,7 @@ function ofWaits({ engine, byTenant, nowS }: Known): Incident[] {
         sinceS: nowS - seconds,
         tenants: id === null ? [] : [{ id, name: names.get(id) ?? null }],
         to: "/operator/fairness",
-        look: "Why requests wait",
+        look: "Wait times by cause",
       };
     });
 }
@@ -269,7 +269,7 @@ function cut(found: Incident[], to: string): Incident[] {
     text: `${formatCount(more)} more of this kind`,
     tenants: [],
     to,
-    look: "All of them",
+    look: "Show all",
   };
   return [...found.slice(0, TENANTS_MAX), rest];
 }

@@ -5,12 +5,13 @@ import { IconFileInvoice, IconPlus } from "@tabler/icons-react";
 import { Link } from "react-router";
 import { useIsRole } from "../../api/roles";
 import { type Column, DataTable } from "../../components/DataTable";
-import { formatCount } from "../../components/format";
+import { counted, formatCount } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
 import { SearchField } from "../../components/SearchField";
 import { SidePanel, useParam } from "../../components/SidePanel";
 import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { shownIn } from "./currency";
 import { fieldsOf, shown } from "./model";
 import { PlanEditor } from "./PlanEditor";
 import { PLAN_SORTS, type PlanListed, usePlans } from "./queries";
@@ -28,11 +29,11 @@ export default function Page() {
     <>
       <PageHeader
         title="Plans"
-        description="What tenants are promised and allowed. A change holds for everybody on the plan with the next request."
+        description="Latency targets and limits by plan. A change applies to all tenants on the plan from their next request."
         action={
           mayChange && (
             <Button leftSection={<IconPlus size={16} />} onClick={() => open(NEW)}>
-              New plan
+              Create plan
             </Button>
           )
         }
@@ -42,8 +43,8 @@ export default function Page() {
         {plans.isPending && <TableSkeleton />}
         {plans.error && <ErrorState error={plans.error} onRetry={plans.refetch} />}
         {plans.first && plans.rows.length === 0 && (
-          <EmptyState icon={<IconFileInvoice size={24} />} title="No plan is called that">
-            Search by a part of its name.
+          <EmptyState icon={<IconFileInvoice size={24} />} title="No plans match">
+            Enter part of a plan's name.
           </EmptyState>
         )}
         {plans.rows.length > 0 && (
@@ -61,7 +62,7 @@ export default function Page() {
           />
         )}
       </Stack>
-      <SidePanel param="plan" title={(name) => (name === NEW ? "New plan" : `Plan ${name}`)}>
+      <SidePanel param="plan" title={(name) => (name === NEW ? "Create plan" : `Plan ${name}`)}>
         {(name) => (
           <Opened
             key={name}
@@ -87,7 +88,12 @@ function Opened({ name, mayChange, onClose }: OpenedProps) {
   if (plans.isPending) return <TableSkeleton />;
   if (plans.error) return <ErrorState error={plans.error} onRetry={plans.refetch} />;
   if (name !== null && plan === undefined)
-    return <ErrorState error={new Error(`There is no plan ${name}.`)} title="Not found" />;
+    return (
+      <ErrorState
+        error={new Error(`There is no plan named ${name}. It may have been deleted.`)}
+        title="Not found"
+      />
+    );
   return <PlanEditor plan={plan ?? null} mayChange={mayChange} onDone={onClose} />;
 }
 
@@ -125,7 +131,7 @@ function PlanTable({ plans, onOpen, sort, onSort, more }: PlanTableProps) {
             component={Link}
             size="sm"
             to={`/operator/tenants?plan=${encodeURIComponent(plan.name)}`}
-            aria-label={`${plan.tenants} tenants on ${plan.name}`}
+            aria-label={`${counted(plan.tenants, "tenant")} on plan ${plan.name}`}
           >
             {formatCount(plan.tenants)}
           </Anchor>
@@ -166,9 +172,9 @@ function PlanTable({ plans, onOpen, sort, onSort, more }: PlanTableProps) {
     },
     {
       key: "budget",
-      header: "Budget a month",
+      header: "Monthly budget",
       align: "right",
-      cell: (plan) => shown("budget", fieldsOf(plan).budget),
+      cell: (plan) => shownIn("budget", fieldsOf(plan).budget, plan.currencies),
     },
   ];
   return (

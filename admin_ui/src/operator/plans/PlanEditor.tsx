@@ -16,6 +16,7 @@ import { type FormEvent, type ReactNode, useState } from "react";
 import { Link } from "react-router";
 import { counted, formatCount } from "../../components/format";
 import { ErrorState } from "../../components/states";
+import { currencyWords } from "./currency";
 import {
   BUDGET_ACTIONS,
   bodyOf,
@@ -41,12 +42,20 @@ interface PlanEditorProps {
 }
 
 const HINTS: Partial<Record<NumberField, string>> = {
-  weight: "0.01 to 100; twice the weight is twice the service when tenants wait",
-  memory_share: "Of the device's pages; nobody takes from a tenant below its share",
-  ttft_ms: "Empty: no promise",
-  tpot_ms: "Empty: no promise",
+  weight: "0.01 to 100. When tenants wait, service is divided by weight",
+  memory_share:
+    "Reserved part of device memory. Other tenants cannot use it while the tenant needs it",
+  ttft_ms: "Leave empty for no target",
+  tpot_ms: "Leave empty for no target",
   budget: "In the currency of the tenant's price list",
 };
+
+/** With the currency, where all price lists of the plan have the same. */
+function labelOf(field: NumberField, plan: PlanListed | null): string {
+  const { label, kind } = NUMBERS[field];
+  const words = currencyWords(plan?.currencies ?? []);
+  return kind === "money" && words ? `${label}, ${words}` : label;
+}
 
 export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
   const before = plan === null ? NEW_PLAN : fieldsOf(plan);
@@ -68,7 +77,7 @@ export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
     of.map((field) => (
       <TextInput
         key={field}
-        label={NUMBERS[field].label}
+        label={labelOf(field, plan)}
         description={HINTS[field]}
         inputMode="decimal"
         placeholder={field === "weight" ? "1" : "none"}
@@ -84,7 +93,7 @@ export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
         {plan === null ? (
           <TextInput
             label="Name"
-            description="Tenants see it"
+            description="Visible to tenants"
             value={fields.name}
             error={isTried && faults.name}
             onChange={(event) => set({ name: event.currentTarget.value })}
@@ -93,18 +102,18 @@ export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
         ) : (
           <WhoIsOn plan={plan} />
         )}
-        <Part title="Promise">
+        <Part title="Service class and targets">
           <Classes fields={fields} set={set} isFixed={!mayChange} />
           <SimpleGrid cols={{ base: 1, xs: 2 }}>{numbers("ttft_ms", "tpot_ms")}</SimpleGrid>
           <NativeSelect
-            label="A request that cannot be within its time to first token"
+            label="If a request cannot meet its TTFT target"
             value={fields.late}
             data={Object.entries(LATE).map(([value, label]) => ({ value, label }))}
             disabled={!mayChange}
             onChange={(event) => set({ late: event.currentTarget.value as PlanFields["late"] })}
           />
         </Part>
-        <Part title="Share">
+        <Part title="Share of the engine">
           <SimpleGrid cols={{ base: 1, xs: 2 }}>{numbers("weight", "memory_share")}</SimpleGrid>
         </Part>
         <Part title="Limits">
@@ -122,7 +131,7 @@ export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
           <SimpleGrid cols={{ base: 1, xs: 2 }}>
             {numbers("budget", "budget_day", "budget_soft")}
             <NativeSelect
-              label="Beyond the soft cap"
+              label="Above the soft limit"
               value={fields.budget_action}
               data={Object.entries(BUDGET_ACTIONS).map(([value, label]) => ({ value, label }))}
               disabled={!mayChange}
@@ -131,6 +140,15 @@ export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
               }
             />
           </SimpleGrid>
+        </Part>
+        <Part title="Stored responses">
+          <Checkbox
+            label="Its tenants may have responses stored"
+            description="Each tenant chooses for how long, in its settings"
+            checked={fields.stored_responses}
+            disabled={!mayChange}
+            onChange={(event) => set({ stored_responses: event.currentTarget.checked })}
+          />
         </Part>
         {plan !== null && changes.length > 0 && <WhatItDoes plan={plan} changes={changes} />}
         {put.error && <ErrorState error={put.error} />}
@@ -144,7 +162,7 @@ export function PlanEditor({ plan, mayChange, onDone }: PlanEditorProps) {
               loading={put.isPending}
               disabled={plan !== null && changes.length === 0}
             >
-              {plan === null ? "Make the plan" : "Save the changes"}
+              {plan === null ? "Create plan" : "Save changes"}
             </Button>
           </Group>
         )}
@@ -174,7 +192,7 @@ function Classes({ fields, set, isFixed }: ClassesProps) {
   return (
     <>
       <NativeSelect
-        label="Class"
+        label="Service class"
         value={fields.sla_class}
         data={CLASSES}
         disabled={isFixed}
@@ -184,7 +202,7 @@ function Classes({ fields, set, isFixed }: ClassesProps) {
         }}
       />
       <Checkbox.Group
-        label="Classes that its requests may ask for"
+        label="Classes that requests may select"
         value={fields.tiers}
         onChange={(tiers) => set({ tiers: tiers as SlaClass[] })}
       >
@@ -208,7 +226,7 @@ function WhoIsOn({ plan }: { plan: PlanListed }) {
   return (
     <Text size="sm">
       {plan.tenants === 0 ? (
-        "Nobody is on this plan."
+        "No tenants are on this plan."
       ) : (
         <>
           <Anchor component={Link} to={tenants} inherit>
@@ -223,7 +241,7 @@ function WhoIsOn({ plan }: { plan: PlanListed }) {
         to={`/operator/prices?plan=${encodeURIComponent(plan.name)}`}
         inherit
       >
-        Its prices
+        Prices of this plan
       </Anchor>
     </Text>
   );
@@ -231,13 +249,13 @@ function WhoIsOn({ plan }: { plan: PlanListed }) {
 
 function WhatItDoes({ plan, changes }: { plan: PlanListed; changes: readonly Change[] }) {
   return (
-    <Alert color="yellow" title={`What this changes for ${counted(plan.tenants, "tenant")}`}>
-      <Table aria-label="What this changes" verticalSpacing={4} horizontalSpacing="xs">
+    <Alert color="yellow" title={`These changes affect ${counted(plan.tenants, "tenant")}`}>
+      <Table aria-label="Changes" verticalSpacing={4} horizontalSpacing="xs">
         <Table.Thead>
           <Table.Tr>
-            <Table.Th>What</Table.Th>
-            <Table.Th>Now</Table.Th>
-            <Table.Th>Then</Table.Th>
+            <Table.Th>Setting</Table.Th>
+            <Table.Th>Current</Table.Th>
+            <Table.Th>New</Table.Th>
           </Table.Tr>
         </Table.Thead>
         <Table.Tbody>
@@ -251,7 +269,7 @@ function WhatItDoes({ plan, changes }: { plan: PlanListed; changes: readonly Cha
         </Table.Tbody>
       </Table>
       <Text size="sm" mt="xs">
-        It holds with their next request; what runs and what is held for it ends as it began.
+        The changes apply from the next request. Running requests finish under the current plan.
       </Text>
     </Alert>
   );

@@ -11,6 +11,7 @@ const PLAN: Plan = {
   late: "relegate",
   weight: 2,
   memory_share: 0.07,
+  stored_responses: true,
   limits: {
     requests_per_min: 600,
     tokens_per_min: null,
@@ -35,9 +36,9 @@ test("a change is told field by field, with what there was", () => {
   const before = fieldsOf(PLAN);
   const after = { ...before, requests_per_min: "60", budget: "", sla_class: "default" as const };
   expect(changesOf(before, after)).toEqual([
-    { label: "Class", from: "priority", to: "default" },
-    { label: "Requests a minute", from: "600", to: "60" },
-    { label: "Budget a month", from: "12.5", to: "no budget" },
+    { label: "Service class", from: "priority", to: "default" },
+    { label: "Requests per minute", from: "600", to: "60" },
+    { label: "Monthly budget", from: "12.5", to: "no budget" },
   ]);
   expect(changesOf(before, before)).toEqual([]);
 });
@@ -54,7 +55,7 @@ test("what cannot be sent is said before", () => {
   expect(Object.keys(faults).sort()).toEqual(["adapters", "budget", "name", "weight"]);
   for (const weight of ["0", "0.009", "100.1", "-1"])
     expect(faultsIn({ ...NEW_PLAN, name: "gold", weight })).toEqual({
-      weight: "From 0.01 to 100",
+      weight: "Enter a number from 0.01 to 100",
     });
   for (const weight of ["0.01", "100"])
     expect(faultsIn({ ...NEW_PLAN, name: "gold", weight })).toEqual({});

@@ -9,29 +9,37 @@ export type Plan = Schemas["Plan"];
 export const CLASSES = ["priority", "default", "flex"] as const;
 export type SlaClass = (typeof CLASSES)[number];
 export const LATE = {
-  best_effort: "serve it all the same",
-  relegate: "serve it behind the others",
-  refuse: "refuse it",
+  best_effort: "serve it anyway",
+  relegate: "serve it after the others",
+  refuse: "reject it",
 } as const;
 export const BUDGET_ACTIONS = {
-  refuse: "serve as before until nothing is left",
-  degrade: "serve requests as flex",
+  refuse: "no change until the budget is used up",
+  degrade: "serve requests in class flex",
 } as const;
 
 /** The numbers of a plan; "" is none. `range`: what the API takes, in the form's unit. */
 export const NUMBERS = {
-  ttft_ms: { label: "Time to first token, ms", kind: "decimal", range: ["1", "86400000"] },
-  tpot_ms: { label: "Time per output token, ms", kind: "decimal", range: ["0.01", "86400000"] },
-  weight: { label: "Weight in the queue", kind: "decimal", range: ["0.01", "100"] },
+  ttft_ms: {
+    label: "TTFT target (time to first token), ms",
+    kind: "decimal",
+    range: ["1", "86400000"],
+  },
+  tpot_ms: {
+    label: "TPOT target (time per output token), ms",
+    kind: "decimal",
+    range: ["0.01", "86400000"],
+  },
+  weight: { label: "Scheduling weight", kind: "decimal", range: ["0.01", "100"] },
   memory_share: { label: "Share of memory, %", kind: "decimal", range: ["0.1", "100"] },
-  requests_per_min: { label: "Requests a minute", kind: "whole" },
-  tokens_per_min: { label: "Tokens a minute", kind: "whole" },
+  requests_per_min: { label: "Requests per minute", kind: "whole" },
+  tokens_per_min: { label: "Tokens per minute", kind: "whole" },
   parallel_requests: { label: "Parallel sequences", kind: "whole" },
   adapters: { label: "Adapters", kind: "whole" },
-  adapter_bytes: { label: "Bytes of adapters", kind: "whole" },
-  budget: { label: "Budget a month", kind: "money" },
-  budget_day: { label: "Budget a day", kind: "money" },
-  budget_soft: { label: "Soft cap, % of a budget", kind: "decimal", range: ["0", "100"] },
+  adapter_bytes: { label: "Adapter storage, bytes", kind: "whole" },
+  budget: { label: "Monthly budget", kind: "money" },
+  budget_day: { label: "Daily budget", kind: "money" },
+  budget_soft: { label: "Soft limit, % of budget", kind: "decimal", range: ["0", "100"] },
 } as const satisfies Record<string, NumberKind>;
 export type NumberField = keyof typeof NUMBERS;
 
@@ -47,6 +55,7 @@ export type PlanFields = Record<NumberField, string> & {
   tiers: SlaClass[];
   late: keyof typeof LATE;
   budget_action: keyof typeof BUDGET_ACTIONS;
+  stored_responses: boolean;
 };
 
 const NONE = Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, ""])) as Record<
@@ -61,6 +70,7 @@ export const NEW_PLAN: PlanFields = {
   tiers: ["default", "flex"],
   late: "best_effort",
   budget_action: "refuse",
+  stored_responses: false,
 };
 
 const text = (value: number | string | null | undefined): string =>
@@ -84,6 +94,7 @@ export function fieldsOf(plan: Plan): PlanFields {
     tiers: plan.tiers,
     late: plan.late,
     budget_action: limits.budget_action,
+    stored_responses: plan.stored_responses,
     ttft_ms: text(plan.ttft_ms),
     tpot_ms: text(plan.tpot_ms),
     weight: text(plan.weight),
@@ -103,20 +114,21 @@ export function fieldsOf(plan: Plan): PlanFields {
 export function faultsIn(fields: PlanFields): Partial<Record<NumberField | "name", string>> {
   const faults: Partial<Record<NumberField | "name", string>> = {};
   if (!/^[a-z0-9][a-z0-9_-]{0,63}$/.test(fields.name))
-    faults.name = "Small letters, digits, - and _, beginning with a letter or digit";
+    faults.name = "Use lowercase letters, digits, - and _. Start with a letter or digit";
   for (const [field, of] of Object.entries(NUMBERS) as [NumberField, NumberKind][]) {
     const fault = fields[field] === "" ? null : faultOf(fields[field], of);
     if (fault) faults[field] = fault;
   }
-  if (fields.weight === "") faults.weight = "From 0.01 to 100";
+  if (fields.weight === "") faults.weight = "Enter a number from 0.01 to 100";
   return faults;
 }
 
 function faultOf(value: string, { kind, range }: NumberKind): string | null {
-  if (kind === "whole") return /^\d+$/.test(value) ? null : "A whole number, or nothing";
-  if (!isDecimal(value)) return "A number such as 12.5, or nothing";
+  if (kind === "whole")
+    return /^\d+$/.test(value) ? null : "Enter a whole number, or leave this empty";
+  if (!isDecimal(value)) return "Enter a number such as 12.5, or leave this empty";
   if (range && (compare(value, range[0]) < 0 || compare(value, range[1]) > 0))
-    return `From ${range[0]} to ${range[1]}`;
+    return `Enter a number from ${range[0]} to ${range[1]}`;
   return null;
 }
 
@@ -134,6 +146,7 @@ export function bodyOf(fields: PlanFields): PlanBody {
     tpot_ms: number(fields.tpot_ms),
     weight: Number(fields.weight),
     memory_share: part(fields.memory_share),
+    stored_responses: fields.stored_responses,
     limits: {
       requests_per_min: number(fields.requests_per_min),
       tokens_per_min: number(fields.tokens_per_min),
@@ -160,18 +173,21 @@ export function changesOf(before: PlanFields, after: PlanFields): Change[] {
   const note = (label: string, from: string, to: string) => {
     if (from !== to) found.push({ label, from, to });
   };
-  note("Class", before.sla_class, after.sla_class);
+  note("Service class", before.sla_class, after.sla_class);
   const tiers = ({ tiers }: PlanFields) =>
     CLASSES.filter((each) => tiers.includes(each)).join(", ");
-  note("Classes it may ask for", tiers(before), tiers(after));
-  note("A request that is late", LATE[before.late], LATE[after.late]);
+  note("Selectable classes", tiers(before), tiers(after));
+  note("If the TTFT target cannot be met", LATE[before.late], LATE[after.late]);
   for (const [field, { label }] of Object.entries(NUMBERS) as [NumberField, { label: string }][])
     note(label, shown(field, before[field]), shown(field, after[field]));
   note(
-    "Beyond the soft cap",
+    "Above the soft limit",
     BUDGET_ACTIONS[before.budget_action],
     BUDGET_ACTIONS[after.budget_action],
   );
+  const allowed = ({ stored_responses }: PlanFields) =>
+    stored_responses ? "allowed" : "not allowed";
+  note("Stored responses", allowed(before), allowed(after));
   return found;
 }
 
@@ -181,7 +197,7 @@ const UNSET: Partial<Record<NumberField, string>> = {
   memory_share: "no share",
   budget: "no budget",
   budget_day: "no budget",
-  budget_soft: "no soft cap",
+  budget_soft: "no soft limit",
 };
 
 export function shown(field: NumberField, value: string): string {

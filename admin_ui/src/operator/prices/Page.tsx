@@ -35,19 +35,22 @@ export default function Page() {
   const mayChange = useIsRole("billing");
   const add = (
     <Button component={Link} to="/operator/prices/new" leftSection={<IconPlus size={16} />}>
-      New price list
+      Create price list
     </Button>
   );
   return (
     <>
       <PageHeader
         title="Prices"
-        description="What has been rated keeps its price: a change is a new version from a later moment. The most specific list in force prices a use, whole."
+        description="Each usage event is priced by the most specific list in force. To change prices, publish a new version; usage that has already been rated keeps its price."
         action={mayChange && add}
       />
       <Stack gap="sm">
         <Group gap="sm">
-          <SearchField label="Search price lists" placeholder="Tenant, plan, model, adapter, id" />
+          <SearchField
+            label="Search price lists"
+            placeholder="Tenant, plan, model, adapter or ID"
+          />
           <NativeSelect
             aria-label="Status"
             value={status ?? ""}
@@ -59,7 +62,7 @@ export default function Page() {
           />
           {(filters.plan || filters.tenant) && (
             <Button component={Link} to="/operator/prices" variant="default" size="xs">
-              {filters.plan ? `Of plan ${filters.plan}` : "Of one tenant"}: show all
+              {filters.plan ? `Plan ${filters.plan}` : "One tenant"}: show all
             </Button>
           )}
         </Group>
@@ -68,12 +71,12 @@ export default function Page() {
         {prices.first && prices.rows.length === 0 && (
           <EmptyState
             icon={<IconReceipt2 size={24} />}
-            title={isFiltered ? "No price list is like that" : "No prices yet"}
+            title={isFiltered ? "No price lists match these filters" : "No prices yet"}
             action={!isFiltered && mayChange && add}
           >
             {isFiltered
-              ? "Search by a part of a name or id."
-              : "Usage without a price is not free: it waits, and is rated when there is a list."}
+              ? "Enter part of a name or ID, or clear the filters."
+              : "Create a price list to bill usage. Usage without a price is kept and is rated when a list covers it."}
           </EmptyState>
         )}
         {prices.rows.length > 0 && (
@@ -96,7 +99,10 @@ function Opened({ id, onClose, isOpen }: { id: string; onClose: () => void; isOp
   if (error) return <ErrorState error={error} onRetry={refetch} />;
   if (price === null)
     return (
-      <ErrorState title="Not found" error={new Error(`There is no price list ${id} any more.`)} />
+      <ErrorState
+        title="Not found"
+        error={new Error(`There is no price list ${id}. It may have been withdrawn.`)}
+      />
     );
   return <PriceDetails price={price} onClose={onClose} />;
 }
@@ -111,7 +117,7 @@ function PriceTable({ prices, onOpen, more }: PriceTableProps) {
   const columns: Column<Price>[] = [
     {
       key: "scope",
-      header: "For",
+      header: "Applies to",
       width: 260,
       cell: (price) => (
         <Anchor
@@ -149,7 +155,7 @@ function PriceTable({ prices, onOpen, more }: PriceTableProps) {
     },
     {
       key: "prices",
-      header: "Prompt / cached / output, a million",
+      header: "Prompt / cached / output, per million",
       align: "right",
       cell: summary,
     },

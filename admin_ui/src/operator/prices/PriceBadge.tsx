@@ -4,7 +4,7 @@ import type { PriceStatus } from "./queries";
 const COLORS: Record<PriceStatus, string> = { in_force: "teal", announced: "blue", ended: "gray" };
 export const STATUS_NAMES: Record<PriceStatus, string> = {
   in_force: "in force",
-  announced: "announced",
+  announced: "scheduled",
   ended: "ended",
 };
 

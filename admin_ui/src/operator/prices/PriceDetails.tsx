@@ -42,22 +42,22 @@ export function PriceDetails({ price, onClose }: PriceDetailsProps) {
         Version {price.no}, from {formatDate(price.effective_from)}
         {price.effective_to ? ` until ${formatDate(price.effective_to)}` : ""}, in {price.currency}.
         {!isZero(price.minimum) &&
-          ` A month comes to ${formatMoney(price.minimum, price.currency)} at least.`}
+          ` Monthly minimum: ${formatMoney(price.minimum, price.currency)}.`}
         {!isZero(price.included) &&
-          ` ${formatMoney(price.included, price.currency)} a month are included.`}
+          ` Included usage per month: ${formatMoney(price.included, price.currency)}.`}
       </Text>
-      <Copyable value={price.id} label="price list id" />
+      <Copyable value={price.id} label="price list ID" />
       <PricesTable price={price} />
       {missing.length > 0 && <Missing price={price} missing={missing} mayChange={mayChange} />}
       {price.tenant && (
         <Anchor component={Link} to={`/operator/tenants/${price.tenant}`} size="sm">
-          Open the tenant
+          Open tenant
         </Anchor>
       )}
       {mayChange && (
         <Group>
           <Button component={Link} to={`/operator/prices/new?from=${price.id}`} variant="light">
-            A new version from this
+            Create new version
           </Button>
           <Button variant="default" onClick={() => setWithdrawing(true)}>
             Withdraw
@@ -76,8 +76,8 @@ export function PriceDetails({ price, onClose }: PriceDetailsProps) {
           setWithdrawing(false);
         }}
       >
-        Only a list that has rated nothing can be withdrawn. The one before it holds on in its
-        place.
+        Only a list that has not rated any usage can be withdrawn. The previous version stays in
+        force.
       </ConfirmModal>
     </Stack>
   );
@@ -137,8 +137,8 @@ function Missing({ price, missing, mayChange }: MissingProps) {
           Without a price
         </Text>
         <Text size="sm" c="dimmed">
-          Usage of these waits, unbilled. A price that is added here rates what waits at once, and
-          stays.
+          Usage of these meters is not billed until it has a price. A price that you add here rates
+          the waiting usage immediately and cannot be changed.
         </Text>
         {missing.map((meter) => (
           <TextInput
@@ -148,7 +148,7 @@ function Missing({ price, missing, mayChange }: MissingProps) {
             inputMode="decimal"
             readOnly={!mayChange}
             value={prices[meter] ?? ""}
-            error={prices[meter] && !isDecimal(prices[meter]) && "A number such as 0.40"}
+            error={prices[meter] && !isDecimal(prices[meter]) && "Enter a number, for example 0.40"}
             onChange={(event) => {
               const value = event.currentTarget.value.trim();
               setPrices((before) => ({ ...before, [meter]: value }));
@@ -159,7 +159,7 @@ function Missing({ price, missing, mayChange }: MissingProps) {
         {mayChange && (
           <Group justify="flex-end">
             <Button type="submit" variant="light" disabled={!isRight} loading={add.isPending}>
-              Add the prices
+              Add prices
             </Button>
           </Group>
         )}

@@ -18,8 +18,8 @@ export function PriceTimeline({ prices, onOpen }: PriceTimelineProps) {
   const [nowMs] = useState(Date.now);
   const { lanes, ticks, now } = timeline(prices, nowMs);
   return (
-    <Panel title="Versions" note="The red line is now; what is dashed is announced.">
-      <Scrollable label="Versions on a line of time" style={{ maxHeight: 320 }}>
+    <Panel title="Versions" note="Red line: now. Dashed: scheduled versions.">
+      <Scrollable label="Timeline of versions" style={{ maxHeight: 320 }}>
         <div className={classes.chart}>
           <span />
           <div className={classes.axis} aria-hidden>

@@ -30,7 +30,7 @@ const PRICE: Price = {
 const NOW = Date.parse("2026-11-23T00:00:00Z");
 
 test("for whom a list holds", () => {
-  expect(scopeWords(PRICE)).toBe("Everybody");
+  expect(scopeWords(PRICE)).toBe("All tenants");
   expect(scopeWords({ ...PRICE, tenant: "tenant_1", tenant_name: "Acme" })).toBe("Tenant Acme");
   const of = {
     ...PRICE,
@@ -69,7 +69,7 @@ test("a lane for each scope, a bar for each version, all within the line", () =>
   };
   const ahead = { ...PRICE, id: "price_2", plan: "gold", effective_from: "2027-01-01T00:00:00Z" };
   const found = timeline([ahead, PRICE, ended], NOW);
-  expect(found.lanes.map(({ label }) => label)).toEqual(["Everybody", "Plan gold"]);
+  expect(found.lanes.map(({ label }) => label)).toEqual(["All tenants", "Plan gold"]);
   const [first, second] = found.lanes[0]?.bars ?? [];
   expect(first?.price.id).toBe("price_0");
   expect(first?.left).toBe(0);

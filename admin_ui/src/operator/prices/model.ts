@@ -20,13 +20,13 @@ export const METERS = [
 ] as const;
 export type Meter = (typeof METERS)[number];
 export const METER_NAMES: Record<Meter, { label: string; unit: string }> = {
-  uncached_prefill: { label: "Prompt tokens", unit: "a million tokens" },
-  cached_prefill: { label: "Cached prompt tokens", unit: "a million tokens" },
-  output: { label: "Output tokens", unit: "a million tokens" },
-  cold_load: { label: "Adapter loads", unit: "a million loads" },
-  device_residency: { label: "Adapters in device memory", unit: "a GB-second" },
-  host_residency: { label: "Adapters in host memory", unit: "a GB-second" },
-  stored: { label: "Stored adapters", unit: "a GB-hour" },
+  uncached_prefill: { label: "Prompt tokens", unit: "per million tokens" },
+  cached_prefill: { label: "Cached prompt tokens", unit: "per million tokens" },
+  output: { label: "Output tokens", unit: "per million tokens" },
+  cold_load: { label: "Adapter loads", unit: "per million loads" },
+  device_residency: { label: "Adapters in device memory", unit: "per GB-second" },
+  host_residency: { label: "Adapters in host memory", unit: "per GB-second" },
+  stored: { label: "Stored adapters", unit: "per GB-hour" },
 };
 /** Of what no request uses, and so no class. */
 export const HELD: readonly Meter[] = ["device_residency", "host_residency", "stored"];
@@ -43,7 +43,7 @@ export function scopeWords(of: ScopeOf): string {
   if (of.plan) parts.push(`plan ${of.plan}`);
   if (of.model) parts.push(`model ${of.model}`);
   const words = parts.join(", ").replace(", of ", " of ");
-  return words === "" ? "Everybody" : words.charAt(0).toUpperCase() + words.slice(1);
+  return words === "" ? "All tenants" : words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 function tenantWords({ tenant, tenant_name }: ScopeOf): string {
@@ -86,7 +86,7 @@ export function summary(price: Price): string {
 }
 
 export function tierWords(from: number): string {
-  return from === 0 ? "from the first" : `from ${formatCount(from)}`;
+  return from === 0 ? "from the first unit" : `from ${formatCount(from)}`;
 }
 
 /** Meters that a list has no price of any class for: usage of them waits. */

@@ -30,13 +30,13 @@ export function AskForm({ onAsked, onClose }: AskFormProps) {
           onChange={(value) => setMode(value === "recent" ? "recent" : "full")}
         >
           <Stack gap="xs" mt={6}>
-            <Radio value="full" label="Everything, event by event" />
-            <Radio value="recent" label="What has moved since it was found right" />
+            <Radio value="full" label="Everything: every event and all that follows from it" />
+            <Radio value="recent" label="Only changes since the last successful check" />
           </Stack>
         </Radio.Group>
         <TenantPicker
-          label="Only one tenant"
-          placeholder="All of them"
+          label="Tenant"
+          placeholder="All tenants"
           clearable
           value={tenant}
           onChange={setTenant}

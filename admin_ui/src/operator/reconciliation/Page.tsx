@@ -29,7 +29,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Reconciliation"
-        description="What engines counted, events, prices, sums, ledger and invoices, each beside the one before it: every hour what has moved, every day all of it."
+        description="Compares the engines' counts, usage events, prices, sums, ledger and invoices. Changes are compared every hour, everything once a day."
         action={<Button onClick={() => open(NEW)}>Compare now</Button>}
       />
       <Stack>
@@ -44,13 +44,14 @@ export default function Page() {
         {runs.isPending && <TableSkeleton />}
         {runs.error && <ErrorState error={runs.error} onRetry={runs.refetch} />}
         {runs.first && runs.rows.length === 0 && (
-          <EmptyState icon={<IconScale size={24} />} title="Nothing was compared yet">
-            The first run comes by itself within an hour; or compare now.
+          <EmptyState icon={<IconScale size={24} />} title="No comparison yet">
+            The first run starts automatically within an hour. Select Compare now to start one
+            immediately.
           </EmptyState>
         )}
         {runs.rows.length > 0 && <Runs runs={runs.rows} onOpen={open} more={runs.more} />}
       </Stack>
-      <SidePanel param="run" title={(id) => (id === NEW ? "Compare now" : "A run")}>
+      <SidePanel param="run" title={(id) => (id === NEW ? "Compare now" : "Reconciliation run")}>
         {(id) =>
           id === NEW ? (
             <AskForm onAsked={(run) => open(run.id)} onClose={() => open(null)} />
@@ -74,34 +75,38 @@ function State({ of, onOpen }: StateProps) {
   return (
     <SimpleGrid cols={{ base: 1, md: 2 }}>
       <Panel
-        title="The last proof"
-        note={run?.finished_at ? `Ended ${formatDate(run.finished_at)}` : undefined}
+        title="Last full comparison"
+        note={run?.finished_at ? `Finished ${formatDate(run.finished_at)}` : undefined}
         action={run && <RunBadge run={run} />}
       >
         {run === null || run === undefined ? (
           <Text size="sm" c="dimmed">
-            None of everything has ended yet.
+            No full comparison has finished yet.
           </Text>
         ) : (
           <Stack gap="xs">
             <Text size="sm" data-testid="last-proof">
               {verdictOf(run) === "agrees"
-                ? `${counted(run.looked?.events ?? 0, "event")} and all that follows agree.`
+                ? `${counted(run.looked?.events ?? 0, "event")} and all derived figures agree.`
                 : `${counted(differencesIn(run), "difference")}.`}
             </Text>
-            {waits && <Text size="sm">On its way: {waits}.</Text>}
+            {waits && <Text size="sm">In progress, not counted as differences: {waits}.</Text>}
             <Anchor component="button" size="sm" ta="left" onClick={() => onOpen(run.id)}>
-              What was compared, and what was found
+              Show the comparison
             </Anchor>
           </Stack>
         )}
         <SimpleGrid cols={2} mt="md" spacing="sm">
           <Stat
-            label="Without a price"
+            label="Events without a price"
             value={formatCount(of.unrated_events)}
-            hint="events, not billed"
+            hint="not billed until priced"
           />
-          <Stat label="Set aside" value={formatCount(of.dead_letters)} hint="records, not billed" />
+          <Stat
+            label="Records that could not be processed"
+            value={formatCount(of.dead_letters)}
+            hint="not billed, retried automatically"
+          />
         </SimpleGrid>
       </Panel>
       <Canary round={of.canary ?? null} />
@@ -112,35 +117,35 @@ function State({ of, onOpen }: StateProps) {
 function Canary({ round }: { round: Schemas["CanaryRound"] | null }) {
   return (
     <Panel
-      title="The canary"
+      title="Synthetic check"
       note={
         round
-          ? `Its last round: ${formatDate(round.at)}`
-          : "A tenant that asks the same again and again and checks its answers and its bill"
+          ? `Last run: ${formatDate(round.at)}`
+          : "A test tenant that regularly sends the same request and checks the response and the bill"
       }
       action={
-        round && <Badge color={round.ok ? "teal" : "red"}>{round.ok ? "well" : "not well"}</Badge>
+        round && <Badge color={round.ok ? "teal" : "red"}>{round.ok ? "passed" : "failed"}</Badge>
       }
     >
       {round === null ? (
         <Text size="sm" c="dimmed">
-          It does not run. TENORA_CANARY_EVERY_S turns it on.
+          The synthetic check is off. Set TENORA_CANARY_EVERY_S to turn it on.
         </Text>
       ) : (
-        <Scrollable label="Checks of the canary">
-          <Table aria-label="Checks of the canary" verticalSpacing={6} miw={380}>
+        <Scrollable label="Synthetic check results">
+          <Table aria-label="Synthetic check results" verticalSpacing={6} miw={380}>
             <Table.Thead>
               <Table.Tr>
                 <Table.Th>Check</Table.Th>
-                <Table.Th>Found</Table.Th>
-                <Table.Th ta="right">Took</Table.Th>
+                <Table.Th>Result</Table.Th>
+                <Table.Th ta="right">Duration</Table.Th>
               </Table.Tr>
             </Table.Thead>
             <Table.Tbody>
               {round.checks.map(({ name, problem, seconds }) => (
                 <Table.Tr key={name}>
                   <Table.Td>{name.replaceAll("_", " ")}</Table.Td>
-                  <Table.Td>{problem ?? "as it should be"}</Table.Td>
+                  <Table.Td>{problem ?? "passed"}</Table.Td>
                   <Table.Td ta="right">{formatMs(seconds * 1000)}</Table.Td>
                 </Table.Tr>
               ))}
@@ -156,14 +161,18 @@ function Corrections({ rows }: { rows: readonly Schemas["BudgetCorrection"][] })
   const columns: Column<Schemas["BudgetCorrection"]>[] = [
     { key: "account", header: "Budget", cell: ({ account }) => account },
     { key: "tenant", header: "Tenant", cell: ({ tenant_id }) => <TenantOf id={tenant_id} /> },
-    { key: "counted", header: "Counted", align: "right", cell: ({ counted }) => counted },
-    { key: "books", header: "Books", align: "right", cell: ({ books }) => books },
-    { key: "at", header: "Put right", cell: ({ found_at }) => formatDate(found_at) },
+    { key: "counted", header: "Counter", align: "right", cell: ({ counted }) => counted },
+    { key: "books", header: "Ledger", align: "right", cell: ({ books }) => books },
+    { key: "at", header: "Corrected", cell: ({ found_at }) => formatDate(found_at) },
   ];
   return (
-    <Panel title="Budgets that had been counted otherwise" note="Of the last day" padding="0">
+    <Panel
+      title="Corrected budgets"
+      note="Budget counters of the last day that differed from the ledger"
+      padding="0"
+    >
       <DataTable
-        label="Corrections of budgets"
+        label="Corrected budgets"
         columns={columns}
         rows={rows}
         rowKey={({ account, tenant_id, found_at }) => `${account} ${tenant_id} ${found_at}`}
@@ -183,15 +192,15 @@ function Runs({ runs, onOpen, more }: RunsProps) {
   const columns: Column<Run>[] = [
     {
       key: "asked",
-      header: "Asked for",
+      header: "Started",
       cell: (run) => (
         <Anchor component="button" size="sm" onClick={() => onOpen(run.id)}>
           {formatDate(run.asked_at)}
         </Anchor>
       ),
     },
-    { key: "by", header: "By", cell: ({ asked_by }) => asked_by },
-    { key: "scope", header: "What", cell: scopeWords },
+    { key: "by", header: "Started by", cell: ({ asked_by }) => asked_by },
+    { key: "scope", header: "Scope", cell: scopeWords },
     {
       key: "state",
       header: "Result",
@@ -210,7 +219,7 @@ function Runs({ runs, onOpen, more }: RunsProps) {
     },
     {
       key: "took",
-      header: "Took",
+      header: "Duration",
       align: "right",
       cell: (run) => {
         const seconds = secondsOf(run);
@@ -220,7 +229,7 @@ function Runs({ runs, onOpen, more }: RunsProps) {
   ];
   return (
     <DataTable
-      label="Runs"
+      label="Reconciliation runs"
       columns={columns}
       rows={runs}
       rowKey={({ id }) => id}

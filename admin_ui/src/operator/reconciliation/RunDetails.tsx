@@ -32,24 +32,24 @@ export function RunDetails({ id }: { id: string }) {
   return (
     <Stack>
       <Text size="sm">
-        {scopeWords(run)}, asked for by {run.asked_by} {formatDate(run.asked_at)}
-        {seconds === null ? "." : `; it took ${formatMs(seconds * 1000)}.`}
+        {scopeWords(run)}, started by {run.asked_by} {formatDate(run.asked_at)}
+        {seconds === null ? "." : `; duration ${formatMs(seconds * 1000)}.`}
       </Text>
       <div role="status">
         <RunBadge run={run} />
       </div>
       {run.error && (
-        <Alert color="red" title="It failed">
+        <Alert color="red" title="The comparison failed">
           {run.error}
         </Alert>
       )}
       {verdictOf(run) === "underway" && (
         <Text size="sm" c="dimmed">
-          A worker does it; this is kept up to date.
+          A worker is running the comparison. This page updates automatically.
         </Text>
       )}
       {waits && (
-        <Alert color="yellow" title="On its way, and no difference">
+        <Alert color="yellow" title="In progress, not counted as differences">
           {waits}
         </Alert>
       )}
@@ -68,7 +68,7 @@ function Counts({ of }: { of: Run["differences"] }) {
       <Table.Thead>
         <Table.Tr>
           <Table.Th>Difference</Table.Th>
-          <Table.Th ta="right">How many</Table.Th>
+          <Table.Th ta="right">Count</Table.Th>
         </Table.Tr>
       </Table.Thead>
       <Table.Tbody>

@@ -41,7 +41,7 @@ test("what a run has come to", () => {
 test("what it looked at", () => {
   expect(scopeWords(RUN)).toBe("Everything");
   const part = { ...RUN, mode: "recent" as const, tenant_id: "tenant_1", first: "2026-11-01" };
-  expect(scopeWords(part)).toBe("What has moved of tenant_1 since 2026-11-01");
+  expect(scopeWords(part)).toBe("Changes for tenant_1 since 2026-11-01");
   expect(scopeWords({ ...part, last: "2026-11-01" })).toContain("on 2026-11-01");
   const none = {
     events: 5,
@@ -55,7 +55,7 @@ test("what it looked at", () => {
     days: 0,
     days_kept: 0,
   };
-  expect(layersOf(none)[0]).toEqual({ label: "events with seals and prices", count: 5 });
+  expect(layersOf(none)[0]).toEqual({ label: "events with receipts and prices", count: 5 });
 });
 
 test("what waits is named, and nothing is nothing", () => {
@@ -63,5 +63,5 @@ test("what waits is named, and nothing is nothing", () => {
   expect(waitingWords(null)).toBeNull();
   expect(waitingWords(none)).toBeNull();
   expect(waitingWords({ ...none, ledger_days: 1200 })).toBe("1,200 days not posted yet");
-  expect(waitingWords({ ...none, dead_letters: 1 })).toBe("1 record set aside");
+  expect(waitingWords({ ...none, dead_letters: 1 })).toBe("1 record that could not be processed");
 });

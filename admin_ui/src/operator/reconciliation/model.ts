@@ -29,13 +29,13 @@ export function kindWords(kind: string): string {
 }
 
 const LAYERS = {
-  events: "events with seals and prices",
+  events: "events with receipts and prices",
   archived_events: "archived events",
-  occupancy_events: "events of occupancy",
-  engine_days: "days of engines' totals",
-  hour_rows: "sums by hour",
-  day_rows: "sums by day",
-  ledger_amounts: "amounts of the ledger",
+  occupancy_events: "memory usage events",
+  engine_days: "daily totals of engines",
+  hour_rows: "hourly sums",
+  day_rows: "daily sums",
+  ledger_amounts: "ledger amounts",
   invoices: "invoices",
 } as const;
 
@@ -48,8 +48,8 @@ export function layersOf(looked: Schemas["Looked"]): { label: string; count: num
 }
 
 export function scopeWords({ mode, tenant_id, first, last }: Run): string {
-  const parts = [mode === "full" ? "Everything" : "What has moved"];
-  if (tenant_id) parts.push(`of ${tenant_id}`);
+  const parts = [mode === "full" ? "Everything" : "Changes"];
+  if (tenant_id) parts.push(`for ${tenant_id}`);
   if (first && last) parts.push(first === last ? `on ${first}` : `from ${first} to ${last}`);
   else if (first) parts.push(`since ${first}`);
   else if (last) parts.push(`until ${last}`);
@@ -58,9 +58,12 @@ export function scopeWords({ mode, tenant_id, first, last }: Run): string {
 
 const WAITS: Record<keyof Schemas["Waiting"], [one: string, many: string]> = {
   unrated_events: ["event without a price", "events without a price"],
-  dead_letters: ["record set aside", "records set aside"],
+  dead_letters: ["record that could not be processed", "records that could not be processed"],
   ledger_days: ["day not posted yet", "days not posted yet"],
-  engine_sequences: ["sequence on its way from an engine", "sequences on their way from an engine"],
+  engine_sequences: [
+    "sequence not yet received from an engine",
+    "sequences not yet received from an engine",
+  ],
 };
 
 /** What is on its way from one layer to the next, and no difference yet; null: nothing is. */

@@ -11,7 +11,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Rejected calls"
-        description="Calls of the inference API that were answered with an error, newest first: of all tenants, or of one."
+        description="Inference API calls that returned an error, newest first, for all tenants or one."
         action={
           <TenantPicker
             label="Tenant"

@@ -20,7 +20,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Requests"
-        description="What has ended, newest first: of one tenant, or of all in the last 7 days. Prompts and answers are never here."
+        description="Finished requests, newest first, for one tenant or for all tenants in the last 7 days. Prompts and responses are never shown here."
         action={
           <Select
             label="Tenant"
@@ -29,7 +29,7 @@ export default function Page() {
             placeholder="All tenants"
             searchable
             clearable
-            nothingFoundMessage="No tenant is called so"
+            nothingFoundMessage="No tenants match"
             data={[...shown].map(([value, label]) => ({ value, label }))}
             filter={({ options }) => options}
             value={tenant}

@@ -24,7 +24,7 @@ function Whose({ tenant }: { tenant: string }) {
     <Text size="sm">
       of{" "}
       <Anchor component={Link} to={`/operator/requests?tenant=${tenant}`} size="sm">
-        {names.data?.get(tenant) ?? tenant}
+        {names.data?.get(tenant) ?? (names.isPending ? "…" : tenant)}
       </Anchor>
     </Text>
   );

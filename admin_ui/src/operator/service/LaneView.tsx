@@ -37,7 +37,7 @@ export function LaneView({ lane, metric, targetLabel }: LaneViewProps) {
     );
   const said = cell
     ? `${formatDate(cell.startS)}: ${written(cell.met, cell.promised)}`
-    : `${formatCount(lane.met)} of ${formatCount(lane.promised)} in all`;
+    : `${formatCount(lane.met)} of ${formatCount(lane.promised)} in total`;
   const target = lane.targetMs === null ? "" : `${targetLabel} ${formatMs(lane.targetMs)}`;
   return (
     <div className={classes.lane}>
@@ -117,7 +117,8 @@ export function LaneView({ lane, metric, targetLabel }: LaneViewProps) {
         )}
       </Text>
       <span id={help} hidden>
-        Left and right arrow move along the time; Enter opens the requests of that time.
+        Use the left and right arrow keys to move in time. Press Enter to open the requests at that
+        time.
       </span>
     </div>
   );

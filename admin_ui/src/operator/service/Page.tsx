@@ -49,26 +49,27 @@ export default function Page() {
       { replace: true },
     );
   const error = all.error ?? each.error;
+  const isKnown = all.data !== undefined && each.data !== undefined;
   const cut = (each.data?.total ?? 0) - (each.data?.series.length ?? 0);
   return (
     <>
       <PageHeader
         title="Service"
-        description="What plans promise, and how much of it was kept: by class, and by tenant, who missed most first."
+        description="Share of requests that met the latency targets of their plan, by class and by tenant. Tenants with the most missed targets come first."
         action={<RangePicker range={range} />}
       />
       <Stack gap="md">
         <Group gap="sm">
           <SegmentedControl
             size="xs"
-            aria-label="Which promise"
+            aria-label="Latency target"
             data={[...PROMISES]}
             value={metric}
             onChange={(value) => set("of", value)}
           />
           <SegmentedControl
             size="xs"
-            aria-label="Shown as"
+            aria-label="View"
             data={[
               { value: "lanes", label: "Lanes" },
               { value: "table", label: "Table" },
@@ -85,17 +86,19 @@ export default function Page() {
             onChange={({ currentTarget }) => setSearch(currentTarget.value)}
           />
         </Group>
-        {error && each.data === undefined && (
-          <ErrorState error={error} onRetry={() => each.refetch()} />
-        )}
-        {each.isPending && !error && <TableSkeleton rows={6} />}
-        {each.data && classLanes.length === 0 && (
-          <EmptyState icon={<IconClockCheck size={24} />} title="Nothing was promised in this time">
-            Attainment is shown of plans with targets for the first token (ttft_ms) or between
-            tokens (tpot_ms), once their requests are served.
+        {error && !isKnown && <ErrorState error={error} onRetry={() => each.refetch()} />}
+        {!isKnown && !error && <TableSkeleton rows={6} />}
+        {isKnown && classLanes.length === 0 && (
+          <EmptyState
+            icon={<IconClockCheck size={24} />}
+            title="No requests with latency targets in this period"
+          >
+            Attainment appears here when requests finish on plans with a target for time to first
+            token (ttft_ms) or time per output token (tpot_ms). Choose a longer period, or set
+            targets under Plans.
           </EmptyState>
         )}
-        {classLanes.length > 0 && (
+        {isKnown && classLanes.length > 0 && (
           <Panel
             title="By class"
             note={noteOf(each.data?.step_s)}
@@ -108,15 +111,19 @@ export default function Page() {
             <Axis startS={range.startS} endS={range.endS} />
           </Panel>
         )}
-        {classLanes.length > 0 && (
+        {isKnown && classLanes.length > 0 && (
           <Panel
             title="By tenant"
-            note={cut > 0 ? `${formatCount(cut)} more, that missed less, are not shown` : undefined}
+            note={
+              cut > 0
+                ? `${formatCount(cut)} more with fewer missed targets are not shown`
+                : undefined
+            }
             stale={stale}
           >
             {lanes.length === 0 && (
               <Text size="sm" c="dimmed">
-                No tenant or class is called so.
+                No tenant or class matches.
               </Text>
             )}
             {isTable ? (
@@ -139,12 +146,12 @@ export default function Page() {
 function noteOf(stepS: number | undefined): string {
   if (stepS === undefined) return "";
   const length = stepS >= 3_600 ? `${stepS / 3_600} h` : `${stepS / 60} min`;
-  return `A cell is ${length}; click one, or draw over several, for the requests behind them, the slowest first.`;
+  return `Each cell is ${length}. Click a cell, or drag across several, to see their requests, slowest first.`;
 }
 
 function Legend() {
   return (
-    <Group gap="sm" component="ul" className={classes.legend} aria-label="Colours">
+    <Group gap="sm" component="ul" className={classes.legend} aria-label="Legend">
       {GRADES.map(({ grade, label, color }) => (
         <li key={grade}>
           <span className={classes.swatch} style={{ background: color }} aria-hidden />
@@ -158,7 +165,7 @@ function Legend() {
 const columnsOf = (metric: Promise_): Column<Row>[] => [
   {
     key: "time",
-    header: "From",
+    header: "Start",
     cell: ({ lane, cell }) => (
       <Anchor component={Link} to={requestsOf(lane, metric, cell.startS, cell.endS)} size="sm">
         {formatDate(cell.startS)}
@@ -181,13 +188,13 @@ const columnsOf = (metric: Promise_): Column<Row>[] => [
   { key: "met", header: "Met", align: "right", cell: ({ cell }) => formatCount(cell.met) },
   {
     key: "promised",
-    header: "Promised",
+    header: "With target",
     align: "right",
     cell: ({ cell }) => formatCount(cell.promised),
   },
   {
     key: "part",
-    header: "Part",
+    header: "Share met",
     align: "right",
     cell: ({ cell }) => formatPart(cell.met / cell.promised),
   },

@@ -57,10 +57,10 @@ export function gradeOf(met: number, promised: number): Grade {
 }
 
 export const GRADES: readonly { grade: Grade; label: string; color: string }[] = [
-  { grade: "met", label: "all in time", color: "var(--tenora-met)" },
-  { grade: "near", label: "99% or more", color: "var(--tenora-near)" },
-  { grade: "close", label: "90% or more", color: "var(--tenora-close)" },
-  { grade: "missed", label: "less", color: "var(--tenora-missed)" },
+  { grade: "met", label: "all met", color: "var(--tenora-met)" },
+  { grade: "near", label: "99% or more met", color: "var(--tenora-near)" },
+  { grade: "close", label: "90% or more met", color: "var(--tenora-close)" },
+  { grade: "missed", label: "less than 90% met", color: "var(--tenora-missed)" },
   { grade: "none", label: "no requests with a target", color: "var(--tenora-nothing)" },
 ];
 

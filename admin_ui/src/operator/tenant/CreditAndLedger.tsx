@@ -38,8 +38,8 @@ function Credit({ tenant }: { tenant: Tenant }) {
       title="Credit"
       note={
         tenant.prepaid
-          ? "It spends its credit only, and is refused when nothing is left"
-          : "It is billed; credit pays first"
+          ? "Prepaid: requests are rejected when no credit is left"
+          : "Billed: credit is used before charges are invoiced"
       }
       action={
         mayGrant && (
@@ -52,7 +52,7 @@ function Credit({ tenant }: { tenant: Tenant }) {
       {balances.data && (
         <Group gap="xs" mb="sm">
           <Text size="sm" c="dimmed">
-            Left:
+            Balance:
           </Text>
           <Text fw={600} data-testid="credit-left">
             <Amounts of={left} />
@@ -63,7 +63,7 @@ function Credit({ tenant }: { tenant: Tenant }) {
       {grants.error && <ErrorState error={grants.error} onRetry={grants.refetch} />}
       {grants.first && grants.rows.length === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing was granted or bought.
+          No credit has been granted or purchased.
         </Text>
       )}
       {grants.rows.length > 0 && <Grants grants={grants.rows} more={grants.more} />}
@@ -89,19 +89,19 @@ function Grants({ grants, more }: GrantsProps) {
     { key: "note", header: "Note", cell: ({ note }) => note ?? "–" },
     {
       key: "until",
-      header: "Until",
+      header: "Expires",
       cell: (grant) =>
         grant.lapsed !== null
-          ? `${formatMoney(grant.lapsed, grant.currency)} lapsed`
+          ? `${formatMoney(grant.lapsed, grant.currency)} expired`
           : grant.expires_at
             ? formatDate(grant.expires_at)
             : "–",
     },
-    { key: "at", header: "Given", cell: ({ created_at }) => formatDate(created_at) },
+    { key: "at", header: "Granted", cell: ({ created_at }) => formatDate(created_at) },
   ];
   return (
     <DataTable
-      label="Credit that was granted or bought"
+      label="Granted and purchased credit"
       columns={columns}
       rows={grants}
       rowKey={({ id }) => id}
@@ -116,19 +116,22 @@ function Balances({ tenant }: { tenant: string }) {
   const balances = useBalances(tenant);
   const rows = balances.data?.data ?? [];
   return (
-    <Panel title="Accounts" note="Debit is above 0; those of a currency add up to 0">
+    <Panel
+      title="Accounts"
+      note="Positive balances are debit. The balances of each currency add up to 0."
+    >
       {balances.error && !balances.data && (
         <ErrorState error={balances.error} onRetry={() => balances.refetch()} />
       )}
       {balances.isPending && <TableSkeleton />}
       {balances.data && balances.data.days_due.length > 0 && (
-        <Alert color="yellow" mb="sm" title="Not all posted yet">
-          Usage of {counted(balances.data.days_due.length, "day")} is still to be posted.
+        <Alert color="yellow" mb="sm" title="Postings pending">
+          Usage of {counted(balances.data.days_due.length, "day")} has not been posted yet.
         </Alert>
       )}
       {balances.data && rows.length === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing was posted.
+          No postings yet.
         </Text>
       )}
       {rows.length > 0 && (
@@ -163,8 +166,8 @@ function Ledger({ tenant }: { tenant: string }) {
   if (ledger.error) return <ErrorState error={ledger.error} onRetry={ledger.refetch} />;
   if (ledger.rows.length === 0)
     return (
-      <EmptyState icon={<IconCoin size={24} />} title="Nothing was posted yet">
-        Usage is posted by the day, credit and invoices as they come.
+      <EmptyState icon={<IconCoin size={24} />} title="No postings yet">
+        Usage is posted once a day. Credit and invoices are posted when they are created.
       </EmptyState>
     );
   const columns: Column<Transaction>[] = [

@@ -17,7 +17,7 @@ export function EditTenantModal({ tenant, opened, onClose }: EditTenantModalProp
     <Modal
       opened={opened}
       onClose={onClose}
-      title={<Text fw={600}>Change the tenant</Text>}
+      title={<Text fw={600}>Edit tenant</Text>}
       closeButtonProps={{ "aria-label": "Close" }}
     >
       <Form tenant={tenant} onClose={onClose} />
@@ -54,7 +54,7 @@ function Form({ tenant, onClose }: Omit<EditTenantModalProps, "opened">) {
         />
         <Select
           label="Plan"
-          description="Its promise, limits and prices hold with the next request"
+          description="The new plan's targets, limits and prices apply from the next request"
           data={[...new Set([plan, ...plans])]}
           value={plan}
           onChange={(next) => next && setPlan(next)}
@@ -62,13 +62,13 @@ function Form({ tenant, onClose }: Omit<EditTenantModalProps, "opened">) {
         />
         <TextInput
           label="Trust group"
-          description="Tenants of one group may share cached prompts; empty: none"
+          description="Tenants in the same group may share cached prompts. Leave empty for none"
           maxLength={120}
           value={group}
           onChange={(event) => setGroup(event.currentTarget.value)}
         />
         <Switch
-          label="Spends its credit only"
+          label="Prepaid: reject requests when no credit is left"
           checked={prepaid}
           onChange={(event) => setPrepaid(event.currentTarget.checked)}
         />

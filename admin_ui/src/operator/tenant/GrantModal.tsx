@@ -62,7 +62,7 @@ function Form({ tenant, onClose }: Omit<GrantModalProps, "opened">) {
           />
           <TextInput
             label="Currency"
-            placeholder="of its prices"
+            placeholder="currency of the tenant's prices"
             maxLength={3}
             value={fields.currency}
             onChange={(event) => set({ currency: event.currentTarget.value.toUpperCase() })}
@@ -71,13 +71,13 @@ function Form({ tenant, onClose }: Omit<GrantModalProps, "opened">) {
             label="Kind"
             value={fields.kind}
             data={[
-              { value: "granted", label: "granted by us" },
-              { value: "bought", label: "bought" },
+              { value: "granted", label: "granted" },
+              { value: "bought", label: "purchased" },
             ]}
             onChange={(event) => set({ kind: event.currentTarget.value as GrantFields["kind"] })}
           />
           <TextInput
-            label="Last day (UTC)"
+            label="Expires at the end of (UTC)"
             type="date"
             value={fields.until}
             onChange={(event) => set({ until: event.currentTarget.value })}
@@ -91,7 +91,8 @@ function Form({ tenant, onClose }: Omit<GrantModalProps, "opened">) {
         />
         {!tenant.prepaid && (
           <Text size="sm" c="dimmed">
-            From its first credit on a tenant spends credit only. Under Change you can end that.
+            The first credit makes the tenant prepaid: requests are rejected when no credit is left.
+            To turn this off, edit the tenant.
           </Text>
         )}
         {isTried && fault && (

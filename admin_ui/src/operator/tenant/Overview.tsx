@@ -9,10 +9,12 @@ import { Money } from "../../components/Money";
 import { Panel } from "../../components/Panel";
 import { Stat } from "../../components/Stat";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { useAccountBudget } from "../../tenant/budget/queries";
 import { BUDGET_WORDS, budgetUse, type TenantCosts } from "../billing/model";
 import { useTenantCosts } from "../billing/queries";
 import { SpendChart } from "../billing/SpendChart";
-import { fieldsOf, NUMBERS, type NumberField, shown } from "../plans/model";
+import { shownIn } from "../plans/currency";
+import { fieldsOf, NUMBERS, type NumberField } from "../plans/model";
 import { usePlans } from "../plans/queries";
 import { scopeWords } from "../prices/model";
 import { PriceBadge } from "../prices/PriceBadge";
@@ -49,30 +51,28 @@ function Spend({ row, start, end }: { row: TenantCosts; start: string; end: stri
   return (
     <>
       <SimpleGrid cols={{ base: 1, xs: 2, lg: 4 }} spacing="sm">
-        <Stat label="Spent this month" value={<Money of={row.costs} />} />
+        <Stat label="Spend this month" value={<Money of={row.costs} />} />
         <Stat
           label="Forecast"
           value={<Money of={projected} />}
           hint={
-            projected.length > 0
-              ? "if days go on as the last ones went"
-              : "no full day yet to go by"
+            projected.length > 0 ? "based on the last days" : "needs at least one full day of usage"
           }
         />
         <Stat
-          label="Budget of the plan"
+          label="Plan budget"
           value={row.budget ? formatMoney(row.budget.amount, row.budget.currency) : "none"}
           hint={use ? BUDGET_WORDS[use.state] : undefined}
         />
         <Stat
-          label="Not priced yet"
+          label="Events without a price"
           value={formatCount(row.unrated_events)}
-          hint="events, in no amount"
+          hint="not included in any amount"
         />
       </SimpleGrid>
       {row.costs.length === 0 ? (
-        <EmptyState icon={<IconCoin size={24} />} title="Nothing spent this month">
-          A chart of its days is here as soon as there is.
+        <EmptyState icon={<IconCoin size={24} />} title="No spend this month">
+          A chart of the daily spend appears here when the tenant has priced usage.
         </EmptyState>
       ) : (
         row.costs.map(({ currency, days, forecast }) => (
@@ -82,7 +82,7 @@ function Spend({ row, start, end }: { row: TenantCosts; start: string; end: stri
             note="Cumulative, by day (UTC)"
           >
             <SpendChart
-              label={`Spend in ${currency}, added up by day`}
+              label={`Cumulative spend in ${currency} by day`}
               currency={currency}
               days={days}
               start={start}
@@ -115,26 +115,31 @@ function Terms({ tenant }: { tenant: Tenant }) {
   const plans = usePlans();
   const plan = plans.rows.find(({ name }) => name === tenant.plan);
   const fields = plan && fieldsOf(plan);
+  const currencies = useAccountBudget(tenant.id).data?.currencies ?? plan?.currencies ?? [];
   return (
     <Panel
       title={`Plan ${tenant.plan}`}
       action={
         <Anchor component={Link} to={`/operator/plans?plan=${tenant.plan}`} size="sm">
-          Open the plan
+          Open plan
         </Anchor>
       }
     >
       {plans.isPending && <TableSkeleton />}
       {plans.error && <ErrorState error={plans.error} onRetry={plans.refetch} />}
       {fields && (
-        <Table aria-label="Terms of the plan" verticalSpacing={6} horizontalSpacing={0}>
+        <Table aria-label="Plan terms" verticalSpacing={6} horizontalSpacing={0}>
           <Table.Tbody>
-            <Term label="Class" value={fields.sla_class} />
+            <Term label="Service class" value={fields.sla_class} />
             {SHOWN.map((field) => (
-              <Term key={field} label={NUMBERS[field].label} value={shown(field, fields[field])} />
+              <Term
+                key={field}
+                label={NUMBERS[field].label}
+                value={shownIn(field, fields[field], currencies)}
+              />
             ))}
             <Term label="Trust group" value={tenant.trust_group ?? "none"} />
-            <Term label="Spends its credit only" value={tenant.prepaid ? "yes" : "no"} />
+            <Term label="Prepaid" value={tenant.prepaid ? "yes" : "no"} />
           </Table.Tbody>
         </Table>
       )}
@@ -158,8 +163,8 @@ function OwnPrices({ tenant }: { tenant: Tenant }) {
   const holding = prices.rows.filter(({ status }) => status !== "ended");
   return (
     <Panel
-      title="Prices of its own"
-      note="They override the plan's, the most specific first"
+      title="Tenant-specific prices"
+      note="These override the plan's prices."
       action={
         <Anchor component={Link} to={`/operator/prices?tenant=${tenant.id}`} size="sm">
           All versions
@@ -169,7 +174,7 @@ function OwnPrices({ tenant }: { tenant: Tenant }) {
       {prices.error && <ErrorState error={prices.error} onRetry={prices.refetch} />}
       {prices.first && holding.length === 0 && (
         <Text size="sm" c="dimmed">
-          None: it pays what its plan, or everybody, pays.
+          None. The prices of the plan or the general list apply.
         </Text>
       )}
       <Stack gap={6}>
@@ -195,11 +200,11 @@ function Lately({ tenant }: { tenant: Tenant }) {
       action={
         <Group gap="sm">
           <Anchor component={Link} to={`/operator/requests?tenant=${tenant.id}`} size="sm">
-            Its requests
+            Requests
           </Anchor>
           {isReader && (
             <Anchor component={Link} to={`/operator/audit?tenant=${tenant.id}`} size="sm">
-              Audit
+              Audit log
             </Anchor>
           )}
         </Group>
@@ -210,7 +215,7 @@ function Lately({ tenant }: { tenant: Tenant }) {
       )}
       {events.data?.data.length === 0 && (
         <Text size="sm" c="dimmed">
-          No events.
+          No events yet.
         </Text>
       )}
       <Stack gap={6}>

@@ -22,9 +22,10 @@ import { DeleteTenantModal, DeletionBanner } from "./Deletion";
 import { EditTenantModal } from "./EditTenantModal";
 import { TABS, type Tab, tabOf } from "./model";
 import { Overview } from "./Overview";
-import { PeopleList } from "./PeopleList";
+import { PeopleTab } from "./PeopleTab";
 import { ProfileForm } from "./ProfileForm";
 import { useTenant } from "./queries";
+import { SettingsTab } from "./SettingsTab";
 import { UsageTab } from "./UsageTab";
 
 const BACK = { to: "/operator/tenants", label: "Tenants" };
@@ -66,7 +67,7 @@ function Shown({ tenant }: { tenant: Tenant }) {
             {tenant.prepaid && <Badge color="blue">prepaid</Badge>}
           </Group>
         }
-        description={<Copyable value={tenant.id} label="tenant id" />}
+        description={<Copyable value={tenant.id} label="tenant ID" />}
         action={mayChange && !tenant.deleted_at && <Actions tenant={tenant} />}
       />
       <DeletionBanner tenant={tenant} />
@@ -75,7 +76,7 @@ function Shown({ tenant }: { tenant: Tenant }) {
         onChange={(next) => choose(next === "overview" ? null : next)}
         keepMounted={false}
       >
-        <Tabs.List mb="md" aria-label="Parts of the tenant">
+        <Tabs.List mb="md" aria-label="Tenant sections">
           {tabs.map(([name, label]) => (
             <Tabs.Tab key={name} value={name}>
               {label}
@@ -92,7 +93,7 @@ function Shown({ tenant }: { tenant: Tenant }) {
           <Keys tenant={tenant} mayChange={mayChange} />
         </Tabs.Panel>
         <Tabs.Panel value="people">
-          <PeopleList tenant={tenant.id} />
+          <PeopleTab tenant={tenant} mayChange={mayChange} />
         </Tabs.Panel>
         <Tabs.Panel value="credit">
           <CreditAndLedger tenant={tenant} />
@@ -102,6 +103,9 @@ function Shown({ tenant }: { tenant: Tenant }) {
         </Tabs.Panel>
         <Tabs.Panel value="billing">
           <ProfileForm tenant={tenant.id} />
+        </Tabs.Panel>
+        <Tabs.Panel value="settings">
+          <SettingsTab tenant={tenant.id} />
         </Tabs.Panel>
       </Tabs>
     </>
@@ -123,11 +127,11 @@ function Actions({ tenant }: { tenant: Tenant }) {
             rightSection={<IconChevronDown size={15} />}
             loading={change.isPending}
           >
-            Change
+            Edit
           </Button>
         </Menu.Target>
         <Menu.Dropdown>
-          <Menu.Item onClick={edit.open}>Name, plan, trust group</Menu.Item>
+          <Menu.Item onClick={edit.open}>Edit name, plan and credit</Menu.Item>
           {isActive ? (
             <Menu.Item color="red" onClick={ask.open}>
               Suspend
@@ -156,7 +160,8 @@ function Actions({ tenant }: { tenant: Tenant }) {
           ask.close();
         }}
       >
-        All its keys answer 403 until you resume it, and requests that run end, billed to there.
+        Requests with its API keys get status 403 until you resume the tenant. Running requests are
+        stopped and billed up to that point.
       </ConfirmModal>
     </>
   );
@@ -166,7 +171,7 @@ function Keys({ tenant, mayChange }: { tenant: Tenant; mayChange: boolean }) {
   const [isCreating, setCreating] = useState(false);
   const create = mayChange && (
     <Button leftSection={<IconPlus size={16} />} size="xs" onClick={() => setCreating(true)}>
-      New key
+      Create key
     </Button>
   );
   return (
@@ -177,7 +182,7 @@ function Keys({ tenant, mayChange }: { tenant: Tenant; mayChange: boolean }) {
       <KeysTable owner={tenant.id} />
       <CreateKeyModal
         owner={tenant.id}
-        title={`A key for ${tenant.name}`}
+        title={`Create key for ${tenant.name}`}
         opened={isCreating}
         onClose={() => setCreating(false)}
       />

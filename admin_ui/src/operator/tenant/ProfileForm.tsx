@@ -19,8 +19,8 @@ export function ProfileForm({ tenant }: { tenant: string }) {
 const TEXTS = {
   name: "Name on the invoice",
   email: "Email",
-  tax_id: "Tax id",
-  tax_name: "Name of the tax",
+  tax_id: "Tax ID",
+  tax_name: "Tax name",
 } as const;
 
 function Form({ profile }: { profile: Profile }) {
@@ -34,7 +34,9 @@ function Form({ profile }: { profile: Profile }) {
     put.reset();
   };
   const rateFault =
-    fields.tax_rate !== "" && !isDecimal(fields.tax_rate) && "A percentage such as 19, or nothing";
+    fields.tax_rate !== "" &&
+    !isDecimal(fields.tax_rate) &&
+    "Enter a percentage such as 19, or leave this empty";
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (rateFault) return;
@@ -43,7 +45,7 @@ function Form({ profile }: { profile: Profile }) {
     put.mutate({ name, address, email, tax_id, tax_name, tax_rate });
   };
   return (
-    <Panel title="Billing profile" note="The next invoices have it; what is final stays">
+    <Panel title="Billing profile" note="Used on future invoices. Final invoices do not change.">
       <form onSubmit={submit}>
         <Stack maw={720}>
           <SimpleGrid cols={{ base: 1, xs: 2 }}>
@@ -58,8 +60,8 @@ function Form({ profile }: { profile: Profile }) {
               />
             ))}
             <TextInput
-              label="Tax, %"
-              description="Empty: no tax, and no line for it"
+              label="Tax rate, %"
+              description="Leave empty for no tax"
               inputMode="decimal"
               readOnly={!mayChange}
               value={fields.tax_rate}
@@ -84,11 +86,13 @@ function Form({ profile }: { profile: Profile }) {
           )}
           <Group justify="space-between">
             <Text size="xs" c="dimmed">
-              {profile.updated_at ? `Changed ${formatDate(profile.updated_at)}` : "Never filled in"}
+              {profile.updated_at
+                ? `Last changed ${formatDate(profile.updated_at)}`
+                : "Not filled in yet"}
             </Text>
             {mayChange && (
               <Button type="submit" loading={put.isPending}>
-                Save the profile
+                Save profile
               </Button>
             )}
           </Group>

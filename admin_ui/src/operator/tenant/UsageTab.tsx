@@ -27,20 +27,20 @@ export function UsageTab({ tenant }: { tenant: string }) {
   const rows = costsOf(costs.data);
   if (rows.length === 0 && classes.length === 0)
     return (
-      <EmptyState icon={<IconChartBar size={24} />} title="Nothing used this month">
-        Tokens by day and costs by adapter are here as soon as there is.
+      <EmptyState icon={<IconChartBar size={24} />} title="No usage this month">
+        Tokens by day and costs by adapter appear here when the tenant sends requests.
       </EmptyState>
     );
   return (
     <Stack>
-      <Panel title="Tokens a day" note="Prompt and output of the month so far (UTC), by class">
+      <Panel title="Tokens per day" note="Prompt and output tokens, month to date (UTC), by class">
         <TimeSeries
-          label="Tokens a day by class"
+          label="Tokens per day by class"
           kind="bars"
           isStacked
           times={times}
           series={classes.map(({ name, values }, index) => ({
-            name: name || "without class",
+            name: name || "no class",
             values,
             color: colorOf(index),
           }))}

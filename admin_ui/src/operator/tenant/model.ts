@@ -11,6 +11,7 @@ export const TABS = {
   credit: "Credit and ledger",
   invoices: "Invoices",
   billing: "Billing profile",
+  settings: "Settings",
 } as const;
 export type Tab = keyof typeof TABS;
 
@@ -99,9 +100,9 @@ export const NEW_GRANT: GrantFields = {
 
 export function grantFault(fields: GrantFields): string | null {
   if (!isDecimal(fields.amount) || !/[1-9]/.test(fields.amount) || fields.amount.startsWith("-"))
-    return "An amount above 0, such as 25.00";
+    return "Enter an amount above 0, for example 25.00";
   if (fields.currency !== "" && !/^[A-Z]{3}$/.test(fields.currency))
-    return "A currency has three letters, such as USD";
+    return "Enter a three-letter currency code, for example USD";
   return null;
 }
 

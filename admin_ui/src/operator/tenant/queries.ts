@@ -59,15 +59,6 @@ export function usePutProfile(id: string, onDone: () => void) {
   );
 }
 
-export type Person = Schemas["MemberOut"];
-
-export function usePeople(id: string) {
-  const path = `${ONE}/people` as const;
-  return usePaged<Person, Schemas["MemberPage"]>(path, { id }, (client, after) =>
-    client.GET(path, { params: { path: { tenant_id: id }, query: { after, limit: PAGE } } }),
-  );
-}
-
 /** This month by adapter: what it cost, and of which meters. */
 export function useCostsByAdapter(id: string) {
   const { hooks } = useApi();

@@ -17,7 +17,7 @@ export function CreateTenantModal({ opened, onClose, onCreated }: CreateTenantMo
     <Modal
       opened={opened}
       onClose={onClose}
-      title={<Text fw={600}>New tenant</Text>}
+      title={<Text fw={600}>Create tenant</Text>}
       closeButtonProps={{ "aria-label": "Close" }}
     >
       <CreateTenantForm onClose={onClose} onCreated={onCreated} />
@@ -100,7 +100,11 @@ function Namesakes({ ids, busy, onAnyway }: NamesakesProps) {
     <Alert
       color="yellow"
       role="alert"
-      title={ids.length === 1 ? "A tenant has this name" : "Tenants have this name"}
+      title={
+        ids.length === 1
+          ? "A tenant already has this name"
+          : "Several tenants already have this name"
+      }
     >
       <Stack gap={6} align="flex-start">
         {ids.map((id) => (
@@ -109,10 +113,11 @@ function Namesakes({ ids, busy, onAnyway }: NamesakesProps) {
           </Anchor>
         ))}
         <Text size="sm">
-          A second one of this name is told apart by its id only. Choose another name, or:
+          Tenants with the same name differ only by their ID. Choose another name, or create the
+          tenant anyway.
         </Text>
         <Button size="xs" variant="default" loading={busy} onClick={onAnyway}>
-          Create it anyway
+          Create anyway
         </Button>
       </Stack>
     </Alert>

@@ -15,6 +15,7 @@ import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { CreateKeyModal } from "../../tenant/keys/KeyModals";
 import { usePlanNames } from "../plans/queries";
+import { Created } from "./Created";
 import { CreateTenantModal } from "./CreateTenantModal";
 import { filtersOf, STATUSES } from "./model";
 import { type Tenant, useChangeTenant, useTenants } from "./queries";
@@ -28,6 +29,7 @@ export default function Page() {
   const mayChange = useIsRole("operator");
   const [creating, create] = useDisclosure();
   const [keyFor, setKeyFor] = useState<Tenant | null>(null);
+  const [created, setCreated] = useState<Tenant | null>(null);
   const [suspending, setSuspending] = useState<Tenant | null>(null);
   const change = useChangeTenant(() => setSuspending(null));
   const set = (name: string, value: string | null) =>
@@ -43,18 +45,19 @@ export default function Page() {
     <>
       <PageHeader
         title="Tenants"
-        description="Who may use this server, on which plan, and what each of them has spent since the month began (UTC)."
+        description="Organizations that use this server, with their plan and their spend this month (UTC)."
         action={
           mayChange && (
             <Button leftSection={<IconUserPlus size={16} />} onClick={create.open}>
-              New tenant
+              Create tenant
             </Button>
           )
         }
       />
       <Stack gap="sm">
+        {created && <Created tenant={created} onClose={() => setCreated(null)} />}
         <Group gap="sm">
-          <SearchField label="Search tenants" placeholder="Name or id" />
+          <SearchField label="Search tenants" placeholder="Name or ID" />
           <Filters
             plan={filters.plan}
             status={filters.status}
@@ -74,24 +77,24 @@ export default function Page() {
         {tenants.first && tenants.rows.length === 0 && (
           <EmptyState
             icon={<IconUsers size={24} />}
-            title={isFiltered ? "No tenant is like that" : "No tenants yet"}
+            title={isFiltered ? "No tenants match these filters" : "No tenants yet"}
             action={
               isFiltered ? (
                 <Button variant="light" onClick={() => navigate("/operator/tenants")}>
-                  Show all
+                  Clear filters
                 </Button>
               ) : (
                 mayChange && (
                   <Button variant="light" onClick={create.open}>
-                    Create the first one
+                    Create first tenant
                   </Button>
                 )
               )
             }
           >
             {isFiltered
-              ? "Search by a part of the name or of the id."
-              : "A tenant owns adapters, keys and a bill. Create one, then give its people a key."}
+              ? "Enter part of a name or ID, or clear the filters."
+              : "A tenant has its own adapters, API keys and invoices. Create one, then create an API key for it."}
           </EmptyState>
         )}
         {tenants.rows.length > 0 && (
@@ -108,10 +111,17 @@ export default function Page() {
           />
         )}
       </Stack>
-      <CreateTenantModal opened={creating} onClose={create.close} onCreated={setKeyFor} />
+      <CreateTenantModal
+        opened={creating}
+        onClose={create.close}
+        onCreated={(tenant) => {
+          setCreated(tenant);
+          setKeyFor(tenant);
+        }}
+      />
       <CreateKeyModal
         owner={keyFor?.id ?? null}
-        title={`A key for ${keyFor?.name ?? ""}`}
+        title={`Create key for ${keyFor?.name ?? ""}`}
         opened={keyFor !== null}
         onClose={() => setKeyFor(null)}
       />
@@ -127,8 +137,8 @@ export default function Page() {
           setSuspending(null);
         }}
       >
-        All its keys answer 403 until you resume it, and requests that run end, billed to there. Its
-        adapters and its usage stay.
+        Requests with its API keys get status 403 until you resume the tenant. Running requests are
+        stopped and billed up to that point. Adapters and usage data are kept.
       </ConfirmModal>
     </>
   );
@@ -163,7 +173,7 @@ function Filters({ plan, status, currency, currencies, onSet }: FiltersProps) {
       />
       {choices.length > 1 && (
         <NativeSelect
-          aria-label="Currency that spend is sorted by"
+          aria-label="Currency to sort spend by"
           value={currency ?? "USD"}
           data={choices}
           onChange={(event) => onSet("currency", event.currentTarget.value)}

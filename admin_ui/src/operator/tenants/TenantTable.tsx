@@ -54,7 +54,11 @@ export function TenantTable({ tenants, total, sort, onSort, more, ...actions }: 
       cell: (tenant) => (
         <>
           {tenant.unrated_events > 0 && (
-            <Badge color="yellow" mr={8} title="Usage that waits for a price is in no amount">
+            <Badge
+              color="yellow"
+              mr={8}
+              title="Usage without a price is not included in the amount"
+            >
               {formatCount(tenant.unrated_events)} unpriced
             </Badge>
           )}
@@ -127,7 +131,7 @@ function TenantMenu({ tenant, mayChange, onKey, onSuspend, onResume }: TenantMen
         </Menu.Item>
         {mayChange && (
           <Menu.Item leftSection={<IconKey size={16} />} onClick={() => onKey(tenant)}>
-            Create a key
+            Create key
           </Menu.Item>
         )}
         {mayChange &&

@@ -9,7 +9,7 @@ export default function Page() {
     <EndpointsPage
       side="operator"
       base="/operator/webhooks"
-      description="Endpoints of yours that are told of every tenant's events, signed."
+      description="Your servers that receive signed events of all tenants."
       mayChange={mayChange}
     />
   );

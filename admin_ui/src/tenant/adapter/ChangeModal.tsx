@@ -16,23 +16,23 @@ interface ChangeModalProps {
 const WORDS: Record<Change["kind"], { verb: string; done: string; what: string }> = {
   delete: {
     verb: "Delete",
-    done: "Deleted. Its memory is given back.",
-    what: "Requests in flight finish; new ones get 404, and aliases pass over it. This cannot be undone.",
+    done: "Deleted. Its memory has been freed.",
+    what: "Running requests finish. New requests for it get status 404, and aliases skip it. This cannot be undone.",
   },
   revoked: {
     verb: "Revoke",
-    done: "Revoked everywhere.",
-    what: "Nothing new runs on it anywhere, within a second and for ever; its content is given back.",
+    done: "Revoked on all servers.",
+    what: "Within one second, no server starts new requests on it. Its stored files are deleted. This cannot be undone.",
   },
   deprecated: {
     verb: "Deprecate",
-    done: "Deprecated: its answers carry a warning.",
-    what: "It goes on serving those who name it or whose alias leads to it; answers carry a warning. A bare name passes over it.",
+    done: "Deprecated. Its responses now include a warning.",
+    what: "Requests that name this version or an alias that points to it still work, and their responses include a warning. Requests for the adapter's name alone no longer use it.",
   },
   active: {
     verb: "Reinstate",
-    done: "Active again.",
-    what: "It serves as before, without a warning.",
+    done: "Reinstated. The version is active again.",
+    what: "Requests can use it again, without a warning.",
   },
 };
 
@@ -109,13 +109,13 @@ function Consequences({ adapter, change }: { adapter: Adapter; change: Change })
     <>
       {takesTraffic(adapter, change) && (
         <Text component="span" size="sm" fw={600}>
-          {version === null ? name : `Version ${version}`} serves requests now
+          {version === null ? name : `Version ${version}`} currently serves requests
           {traffic && `: ${name} had ${counted(traffic.requests, "request")} in the last 24 hours`}.
         </Text>
       )}
       {next !== null && (
         <Text component="span" size="sm" fw={600}>
-          Version {next} then takes 100% of the requests for {name}.
+          Version {next} will then serve 100% of the requests for {name}.
         </Text>
       )}
     </>

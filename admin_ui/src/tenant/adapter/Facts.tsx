@@ -39,8 +39,8 @@ export function Takes({ version, report: { findings, storage } }: TakesProps) {
         value={storage ? formatMoney(storage.amount, storage.currency) : "–"}
         hint={
           storage
-            ? `${formatCount(storage.kb_hours)} kB·h by today's prices`
-            : "no price for storage"
+            ? `${formatCount(storage.kb_hours)} kB·h at current prices`
+            : "storage has no price"
         }
       />
     </SimpleGrid>
@@ -59,10 +59,10 @@ function Loads({ loads }: { loads: Schemas["Load"][] }) {
           ? known
               .map(
                 ({ tier, ms, how }) =>
-                  `${tier} ${formatMs(ms ?? 0)}${how === "measured" ? "" : " (mean of others)"}`,
+                  `${tier} ${formatMs(ms ?? 0)}${how === "measured" ? "" : " (average of other adapters)"}`,
               )
               .join(", ")
-          : "no load has been measured"
+          : "no load measured yet"
       }
     />
   );
@@ -75,7 +75,7 @@ export function Facts({ facts }: { facts: Schemas["AdapterFacts"] }) {
       padding="0"
       note={`${formatCount(facts.parameters)} parameters in ${facts.tensors_applied} of ${facts.tensors} tensors, ${facts.layers.length} layers, ${facts.dtypes.join(", ")}, scaling ${formatNorm(facts.scaling)}`}
     >
-      <Scrollable label="Modules of the adapter">
+      <Scrollable label="Adapter modules">
         <Table aria-label="Modules" verticalSpacing={6} miw={480}>
           <Table.Thead>
             <Table.Tr>

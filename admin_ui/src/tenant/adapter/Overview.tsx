@@ -56,7 +56,7 @@ function Traffic({ adapter: { name, traffic, month_costs } }: TabProps) {
       <Stat
         label="Cost this month"
         value={month_costs && month_costs.length > 0 ? <Money of={month_costs} /> : "nothing yet"}
-        hint="all its versions, storage and memory included"
+        hint="all versions, including storage and memory"
       />
     </SimpleGrid>
   );
@@ -65,7 +65,7 @@ function Traffic({ adapter: { name, traffic, month_costs } }: TabProps) {
 function RollOut({ name }: { name: string }) {
   return (
     <Anchor component={Link} to={adapterPath(name, "rollout")} size="sm">
-      Weights and roll-out
+      Manage rollout
     </Anchor>
   );
 }
@@ -76,19 +76,19 @@ function Aliases({ adapter }: { adapter: Adapter }) {
     return (
       <Panel title="Aliases" action={<RollOut name={name} />}>
         <Text size="sm" c="dimmed">
-          None. A request for <Code>{name}</Code> gets the newest active version;{" "}
-          <Code>{name}@1</Code> pins one.
+          No aliases. A request for <Code>{name}</Code> uses the newest active version;{" "}
+          <Code>{name}@1</Code> selects one version.
         </Text>
       </Panel>
     );
   return (
     <Panel title="Aliases" padding="0" action={<RollOut name={name} />}>
-      <Scrollable label="Aliases of the adapter">
+      <Scrollable label="Adapter aliases">
         <Table aria-label="Aliases" miw={480}>
           <Table.Thead>
             <Table.Tr>
-              <Table.Th>Call it</Table.Th>
-              <Table.Th>Leads to</Table.Th>
+              <Table.Th>Model name</Table.Th>
+              <Table.Th>Points to</Table.Th>
               <Table.Th>Changed</Table.Th>
             </Table.Tr>
           </Table.Thead>
@@ -102,7 +102,7 @@ function Aliases({ adapter }: { adapter: Adapter }) {
                   {targets.map(({ version, weight }) => `v${version} ${weight} %`).join(", ")}
                   {shadow && (
                     <Text size="xs" c="dimmed">
-                      {shadow.percent} % copied to v{shadow.version} for comparison
+                      {shadow.percent} % also sent to v{shadow.version} for comparison
                     </Text>
                   )}
                 </Table.Td>

@@ -40,7 +40,7 @@ export default function AdapterPage() {
           onChange={(to) => navigate(adapterPath(name, to === "overview" ? "" : (to ?? "")))}
           keepMounted={false}
         >
-          <Tabs.List mb="md" aria-label={`Parts of ${name}`}>
+          <Tabs.List mb="md" aria-label={`Sections of ${name}`}>
             {TABS.map(({ path: to, label }) => (
               <Tabs.Tab key={to} value={to || "overview"}>
                 {label}
@@ -74,17 +74,17 @@ function Actions({ adapter }: { adapter: Adapter }) {
           to={`/playground?left=${encodeURIComponent(name)}&right=base`}
           leftSection={<IconMessages size={16} />}
         >
-          Try it
+          Try in playground
         </Button>
       )}
       {mayChange && (
         <>
           <Button leftSection={<IconUpload size={16} />} onClick={() => uploads.choose(name)}>
-            New version
+            Upload version
           </Button>
           <Menu position="bottom-end">
             <Menu.Target>
-              <ActionIcon variant="default" size={36} aria-label={`More about ${name}`}>
+              <ActionIcon variant="default" size={36} aria-label={`More actions for ${name}`}>
                 <IconDots size={18} />
               </ActionIcon>
             </Menu.Target>
@@ -94,7 +94,7 @@ function Actions({ adapter }: { adapter: Adapter }) {
                 leftSection={<IconTrash size={16} />}
                 onClick={() => setChange({ kind: "delete", version: null })}
               >
-                Delete the adapter
+                Delete adapter
               </Menu.Item>
             </Menu.Dropdown>
           </Menu>

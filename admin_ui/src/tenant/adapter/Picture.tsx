@@ -21,7 +21,7 @@ export function Picture({ of }: { of: Of }) {
       <Group justify="space-between" mb="xs">
         <SegmentedControl
           size="xs"
-          aria-label="What the picture shows"
+          aria-label="Value to show"
           data={OPTIONS}
           value={measure}
           onChange={(value) => {

@@ -4,7 +4,7 @@ import { Alert, Group, Loader, Select, Stack, Text } from "@mantine/core";
 import { IconAlertTriangle, IconCircleX } from "@tabler/icons-react";
 import type { Schemas } from "../../api/client";
 import { Copyable } from "../../components/Copyable";
-import { formatBytes, formatDate } from "../../components/format";
+import { counted, formatBytes, formatDate } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { useParam } from "../../components/SidePanel";
 import { ErrorState, TableSkeleton } from "../../components/states";
@@ -52,7 +52,7 @@ export default function Report({ adapter }: TabProps) {
       )}
       {version.data && <Verdict version={version.data} />}
       {version.data && isPending(version.data.state) && (
-        <Panel title="Being checked">
+        <Panel title="Checking this version">
           <ValidationSteps state={version.data.state} />
         </Panel>
       )}
@@ -98,7 +98,7 @@ function Verdict({ version: { validation } }: { version: AdapterVersion }) {
         <Alert
           color="red"
           icon={<IconCircleX size={18} />}
-          title={`Rejected for ${kinds === 1 ? "one reason" : `${kinds} reasons`}`}
+          title={`Rejected: ${counted(kinds, "problem")} found`}
         >
           <Problems problems={problems} label="Reasons for the rejection" />
         </Alert>
@@ -109,7 +109,7 @@ function Verdict({ version: { validation } }: { version: AdapterVersion }) {
           variant="filled"
           autoContrast
           icon={<IconAlertTriangle size={18} />}
-          title="This version changes nothing"
+          title="This version has no effect"
           role="alert"
         >
           {loud.map(({ code, message }) => (
@@ -120,7 +120,7 @@ function Verdict({ version: { validation } }: { version: AdapterVersion }) {
         </Alert>
       )}
       {others.length > 0 && (
-        <Alert color="yellow" icon={<IconAlertTriangle size={18} />} title="Accepted, but note">
+        <Alert color="yellow" icon={<IconAlertTriangle size={18} />} title="Accepted with warnings">
           <Problems problems={others} label="Warnings" />
         </Alert>
       )}
@@ -145,10 +145,10 @@ function Found({ version, report }: FoundProps) {
         </Panel>
       )}
       <Panel
-        title="Answers compared with the base model"
+        title="Responses compared with the base model"
         note={
           findings
-            ? `${findings.source === "tenant" ? "Your own prompts" : "Standard prompts"}, greedy decoding; KL divergence from the base model at least ${largestKl(findings.samples).toPrecision(2)} nats`
+            ? `${findings.source === "tenant" ? "Your own prompts" : "Standard prompts"}, greedy decoding; KL divergence from the base model: at least ${largestKl(findings.samples).toPrecision(2)} nats`
             : undefined
         }
       >
@@ -168,14 +168,14 @@ function NotAsked({ probe, error }: { probe: string; error: string | null }) {
     return (
       <Group gap="xs" role="status">
         <Loader size="xs" />
-        <Text size="sm">Being compared with the base model, at the lowest priority.</Text>
+        <Text size="sm">The comparison with the base model is running at the lowest priority.</Text>
       </Group>
     );
   return (
     <Text size="sm" c="dimmed">
       {probe === "failed"
-        ? `It could not be asked: ${error ?? "the server does not say why"}`
-        : "It has not been asked, and will not be."}
+        ? `The comparison failed: ${error ?? "the server gave no reason"}`
+        : "This version was not compared with the base model."}
     </Text>
   );
 }

@@ -35,7 +35,7 @@ function SampleCard(props: { sample: Schemas["Sample"]; base: string; name: stri
             <Sparkline values={kl} label={`Divergence by token: ${prompt}`} height={18} />
           </Box>
           <Badge color={base_answer === answer ? "orange" : "teal"}>
-            {base_answer === answer ? "same answer" : "differs"}
+            {base_answer === answer ? "same response" : "different response"}
           </Badge>
           <Text size="xs" c="dimmed" className="numbers" style={{ whiteSpace: "nowrap" }}>
             at least {largest.toPrecision(2)} nats
@@ -64,7 +64,7 @@ function Answer({ who, text, start }: { who: string; text: string; start: number
         {text.slice(start)}
         {text === "" && (
           <Text span inherit c="dimmed" fs="italic">
-            nothing
+            empty
           </Text>
         )}
       </Text>

@@ -13,12 +13,11 @@ import { reportPath } from "./paths";
 
 export function ServesNow({ adapter }: { adapter: Adapter }) {
   const { name, serving } = adapter;
-  const how =
-    serving.alias === null ? "the newest active version" : `by the alias ${serving.alias}`;
+  const how = serving.alias === null ? "the newest active version" : `alias ${serving.alias}`;
   return (
     <Panel
-      title="Serves now"
-      note={serving.versions.length > 0 ? `what a request for ${name} gets: ${how}` : undefined}
+      title="Currently serving"
+      note={serving.versions.length > 0 ? `Used for requests to ${name}: ${how}` : undefined}
     >
       {serving.versions.length === 0 ? (
         <Nothing adapter={adapter} />
@@ -46,7 +45,7 @@ export function ServesNow({ adapter }: { adapter: Adapter }) {
                   </Group>
                 )}
               </div>
-              <Fact label="Where">
+              <Fact label="Location">
                 <TierBadge tier={served.residency} />
               </Fact>
               <Fact label="Rank">{served.rank ?? "–"}</Fact>
@@ -91,7 +90,9 @@ function Footnote({ version }: { version: AdapterVersion }) {
     <Group gap="xs" align="flex-start">
       <Text size="sm" c="dimmed">
         Version {number}{" "}
-        {state === "rejected" ? "was rejected and changes nothing of this." : "is being checked."}
+        {state === "rejected"
+          ? "was rejected. This does not affect the serving version."
+          : "is being checked."}
       </Text>
       {isPending(state) ? (
         <ValidationSteps state={state} />
@@ -109,18 +110,20 @@ function Nothing({ adapter }: { adapter: Adapter }) {
   if (waiting)
     return (
       <Stack gap="xs">
-        <Text size="sm">Nothing yet: version {waiting.version} is being checked.</Text>
+        <Text size="sm">None yet. Version {waiting.version} is being checked.</Text>
         <ValidationSteps state={waiting.state} />
       </Stack>
     );
   const [newest] = adapter.versions;
   return (
     <Stack gap="xs">
-      <Text size="sm">Nothing: requests for {adapter.name} get 404.</Text>
+      <Text size="sm">
+        None. Requests for {adapter.name} get status 404. Upload a version or reinstate one.
+      </Text>
       {adapter.serving.alias !== null && (
         <Text size="sm">
-          The alias {adapter.serving.alias} leads to versions that serve no more; point it at one
-          that does.
+          The alias {adapter.serving.alias} points to versions that are no longer available. Point
+          it to an active version.
         </Text>
       )}
       {newest?.state === "rejected" && (
@@ -146,7 +149,7 @@ function NoEffect({ adapter }: { adapter: Adapter }) {
       key={version}
       color="orange"
       icon={<IconAlertTriangle size={18} />}
-      title={`Version ${version} changes nothing`}
+      title={`Version ${version} has no effect`}
     >
       {message}
     </Alert>

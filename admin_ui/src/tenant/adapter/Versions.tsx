@@ -60,10 +60,10 @@ function columnsOf(
         </>
       ),
     },
-    { key: "state", header: "State", cell: (version) => <State version={version} /> },
+    { key: "state", header: "Status", cell: (version) => <State version={version} /> },
     {
       key: "where",
-      header: "Where",
+      header: "Location",
       cell: ({ residency }) => <TierBadge tier={residency ?? null} />,
     },
     { key: "rank", header: "Rank", align: "right", cell: ({ rank }) => rank ?? "–" },
@@ -76,7 +76,7 @@ function columnsOf(
     {
       key: "template",
       header: "Chat template",
-      cell: ({ has_chat_template }) => (has_chat_template ? "its own" : "the base model's"),
+      cell: ({ has_chat_template }) => (has_chat_template ? "own" : "base model's"),
     },
     {
       key: "drafts",
@@ -148,7 +148,7 @@ function Actions({ version: { name, version, state }, onChange }: ActionsProps) 
             leftSection={<IconBan size={16} />}
             onClick={() => onChange({ kind: "revoked", version })}
           >
-            Revoke everywhere
+            Revoke on all servers
           </Menu.Item>
         )}
         <Menu.Item

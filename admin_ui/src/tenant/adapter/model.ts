@@ -8,7 +8,7 @@ export const MEASURES = ["product", "norm_a", "norm_b", "rank"] as const;
 export type Measure = (typeof MEASURES)[number];
 
 export const MEASURE_WORDS: Record<Measure, string> = {
-  product: "What is added (scale x B x A)",
+  product: "Total update (scale x B x A)",
   norm_a: "Norm of A",
   norm_b: "Norm of B",
   rank: "Rank",

@@ -25,8 +25,8 @@ export const TABS: readonly AdapterTab[] = [
   },
   {
     path: "rollout",
-    label: "Roll-out",
-    title: (name) => `Roll-out of ${name}`,
+    label: "Rollout",
+    title: (name) => `Rollout of ${name}`,
     tab: lazy(() => import("./rollout/Rollout")),
   },
 ];

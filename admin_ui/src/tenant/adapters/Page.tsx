@@ -43,7 +43,7 @@ export default function AdaptersPage() {
     <>
       <PageHeader
         title="Adapters"
-        description="LoRA adapters served from one base model. A request calls one by its name, in the field model."
+        description="LoRA adapters on one shared base model. To use one, set the request field `model` to its name."
         action={upload}
       />
       {pages.isPending && <TableSkeleton />}
@@ -52,15 +52,15 @@ export default function AdaptersPage() {
       )}
       {isEmpty && (
         <EmptyState icon={<IconStack2 size={24} />} title="No adapters yet" action={upload}>
-          Train one with PEFT on the base model, then upload the folder it saves. Until then the
-          base model answers in the playground.
+          Train an adapter with PEFT on the base model, then upload the folder that PEFT saved.
+          Until then, you can use the base model in the playground.
         </EmptyState>
       )}
       {pages.data && !isEmpty && (
         <>
           <Group mb="sm" gap="md">
             <TextInput
-              aria-label="Find adapters"
+              aria-label="Search adapters"
               placeholder="Name or digest"
               leftSection={<IconSearch size={16} />}
               value={q.text}
@@ -124,7 +124,7 @@ function isShown({ key }: Column<Adapter>, rows: readonly Adapter[]): boolean {
 
 const COLUMNS: readonly Column<Adapter>[] = [
   { key: "name", header: "Name", sort: "name", cell: (adapter) => <Name adapter={adapter} /> },
-  { key: "serves", header: "Serves now", cell: (adapter) => <Serves adapter={adapter} /> },
+  { key: "serves", header: "Currently serving", cell: (adapter) => <Serves adapter={adapter} /> },
   {
     key: "requests",
     header: "Requests, 24 h",
@@ -171,7 +171,7 @@ const COLUMNS: readonly Column<Adapter>[] = [
     align: "right",
     cell: ({ month_costs }) => month_costs && <Money of={month_costs} />,
   },
-  { key: "tier", header: "Where", cell: (adapter) => <TierBadge tier={tierOf(adapter)} /> },
+  { key: "tier", header: "Location", cell: (adapter) => <TierBadge tier={tierOf(adapter)} /> },
   {
     key: "rank",
     header: "Rank",

@@ -5,9 +5,9 @@ const STATES: Record<VersionState, { color: string; meaning: string }> = {
   quarantined: { color: "gray", meaning: "Stored, waiting to be checked" },
   validating: { color: "blue", meaning: "Being checked against the base model" },
   active: { color: "teal", meaning: "Ready: requests may use it" },
-  rejected: { color: "red", meaning: "Not usable; its report says why" },
-  deprecated: { color: "yellow", meaning: "Still served, no longer recommended" },
-  revoked: { color: "gray", meaning: "Deleted: requests get 404" },
+  rejected: { color: "red", meaning: "Cannot be used; see the report for the reasons" },
+  deprecated: { color: "yellow", meaning: "Still served, but no longer recommended" },
+  revoked: { color: "gray", meaning: "Deleted: requests get status 404" },
 };
 
 export function StateBadge({ state }: { state: VersionState }) {
@@ -26,10 +26,22 @@ export function StateBadge({ state }: { state: VersionState }) {
 }
 
 const TIERS: Record<Tier, { color: string; name: string; meaning: string }> = {
-  device: { color: "teal", name: "device", meaning: "On the device: requests start at once" },
-  host: { color: "blue", name: "host", meaning: "In host memory: copied to the device first" },
-  shared: { color: "grape", name: "shared", meaning: "In the shared cache: loaded from there" },
-  store: { color: "gray", name: "store", meaning: "In the object store: a cold load comes first" },
+  device: {
+    color: "teal",
+    name: "device",
+    meaning: "In device memory: requests start immediately",
+  },
+  host: {
+    color: "blue",
+    name: "host",
+    meaning: "In host memory: copied to the device on first use",
+  },
+  shared: { color: "grape", name: "shared", meaning: "In the shared cache: loaded on first use" },
+  store: {
+    color: "gray",
+    name: "store",
+    meaning: "In the object store: the first request needs a cold load",
+  },
 };
 
 export function tierMeaning(tier: Tier): string {

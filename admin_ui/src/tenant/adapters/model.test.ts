@@ -92,9 +92,9 @@ describe("an adapter", () => {
   it("says what it is where nothing serves", () => {
     expect(standing(adapter(["rejected"], {})).word).toBe("rejected");
     expect(standing(adapter(["rejected", "validating"], {})).word).toBe("being checked");
-    expect(standing(adapter(["revoked"], {})).word).toBe("serves nothing");
+    expect(standing(adapter(["revoked"], {})).word).toBe("not serving");
     expect(standing(adapter(["deprecated"], { 1: [100, "host"] })).word).toBe("deprecated");
-    expect(servesText(adapter(["revoked"], {}))).toBe("nothing");
+    expect(servesText(adapter(["revoked"], {}))).toBe("no version");
   });
 
   it("shows weights and the slowest tier of a split", () => {

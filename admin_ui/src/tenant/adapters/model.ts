@@ -30,13 +30,13 @@ export function standing(adapter: Adapter): { word: string; color: string } {
   if (adapter.versions.some(({ state }) => isPending(state)))
     return { word: "being checked", color: "blue" };
   if (adapter.state === "rejected") return { word: "rejected", color: "red" };
-  return { word: "serves nothing", color: "gray" };
+  return { word: "not serving", color: "gray" };
 }
 
 /** `v2`, or `v1 70 %, v3 30 %`. */
 export function servesText({ serving }: Adapter): string {
   const [first] = serving.versions;
-  if (first === undefined) return "nothing";
+  if (first === undefined) return "no version";
   if (serving.versions.length === 1) return `v${first.version}`;
   return serving.versions.map(({ version, weight }) => `v${version} ${weight} %`).join(", ");
 }

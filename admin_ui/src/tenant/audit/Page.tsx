@@ -12,7 +12,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Audit log"
-        description="What was done to this account's keys, adapters, people and settings, by whom and from where; the operator's part in it too. Entries are never changed."
+        description="All changes to this account's API keys, adapters, people and settings, including changes by the operator, with actor and IP address. Entries cannot be edited."
         action={<ExportButton />}
       />
       <AuditList side="own" />

@@ -25,7 +25,7 @@ export default function Page() {
         beside={data && <StateBadge state={data.state} />}
         description={
           data &&
-          `${formatCount(data.items)} items, scored by ${data.scoring}, asked ${formatDate(data.created_at)}`
+          `${formatCount(data.items)} items, scored by ${data.scoring}, created ${formatDate(data.created_at)}`
         }
         action={data && OPEN.includes(data.state) && <Cancel id={id} />}
       />
@@ -33,7 +33,7 @@ export default function Page() {
       {error && !data && <ErrorState error={error} onRetry={() => refetch()} />}
       {data && (
         <Stack>
-          {data.error && <ErrorState title="It failed" error={new Error(data.error)} />}
+          {data.error && <ErrorState title="The evaluation failed" error={new Error(data.error)} />}
           <Panel title="Scores">
             <ScoreTable evaluation={data} />
           </Panel>
@@ -52,7 +52,7 @@ function Cancel({ id }: { id: string }) {
       loading={cancel.isPending}
       onClick={() => cancel.mutate({ params: { path: { evaluation_id: id } } })}
     >
-      Cancel it
+      Cancel evaluation
     </Button>
   );
 }
@@ -73,7 +73,7 @@ function Items({ evaluation }: { evaluation: Evaluation }) {
             loading={items.isFetchingNextPage}
             onClick={() => void items.fetchNextPage()}
           >
-            More items
+            Load more items
           </Button>
         </Group>
       )}

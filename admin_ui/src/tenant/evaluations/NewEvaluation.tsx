@@ -31,7 +31,7 @@ export function NewEvaluation({ opened, adapter, onClose, onCreated }: NewEvalua
     <Modal
       opened={opened}
       onClose={onClose}
-      title="Evaluate an adapter"
+      title="Evaluate adapter"
       size="lg"
       closeOnClickOutside={false}
     >
@@ -90,7 +90,7 @@ function Form({ first, onClose, onCreated }: FormProps) {
           value={wanted}
           allowDeselect={false}
           searchable
-          nothingFoundMessage="No such adapter"
+          nothingFoundMessage="No adapters match"
           onSearchChange={setTyped}
           onChange={(value) => {
             setChosen(value);
@@ -98,7 +98,7 @@ function Form({ first, onClose, onCreated }: FormProps) {
           }}
         />
         <MultiSelect
-          label="Asked"
+          label="Versions to evaluate"
           data={[
             ...versions.map((version) => ({ value: String(version), label: `Version ${version}` })),
             { value: BASE, label: "Base model" },
@@ -110,7 +110,7 @@ function Form({ first, onClose, onCreated }: FormProps) {
       </Group>
       <Group grow align="flex-start">
         <Select
-          label="Scored by"
+          label="Scoring method"
           data={SCORINGS.map(({ value, label }) => ({ value, label }))}
           value={scoring}
           allowDeselect={false}
@@ -128,8 +128,8 @@ function Form({ first, onClose, onCreated }: FormProps) {
         />
       </Group>
       <Textarea
-        label="Items, one JSON object a line"
-        description={`Each needs ${kind?.needs} beside prompt or messages.`}
+        label="Items, one JSON object per line"
+        description={`Each item needs ${kind?.needs}, and prompt or messages.`}
         placeholder={kind?.example}
         autosize
         minRows={6}
@@ -151,7 +151,7 @@ function Form({ first, onClose, onCreated }: FormProps) {
               variant="default"
               leftSection={<IconFileUpload size={15} />}
             >
-              From a file
+              Load from file
             </Button>
           )}
         </FileButton>
@@ -159,7 +159,9 @@ function Form({ first, onClose, onCreated }: FormProps) {
           {formatCount(items.count * asked.length)} requests
         </Text>
       </Group>
-      {create.error ? <ErrorState title="It was not begun" error={create.error} /> : null}
+      {create.error ? (
+        <ErrorState title="The evaluation was not started" error={create.error} />
+      ) : null}
       <Group justify="flex-end">
         <Button variant="default" onClick={onClose}>
           Cancel

@@ -23,12 +23,12 @@ const COLUMNS: readonly Column<Evaluation>[] = [
       </Anchor>
     ),
   },
-  { key: "state", header: "State", cell: (each) => <StateBadge state={each.state} /> },
-  { key: "scoring", header: "Scored by", cell: (each) => each.scoring },
+  { key: "state", header: "Status", cell: (each) => <StateBadge state={each.state} /> },
+  { key: "scoring", header: "Scoring", cell: (each) => each.scoring },
   { key: "items", header: "Items", align: "right", cell: (each) => formatCount(each.items) },
   {
     key: "best",
-    header: "Best",
+    header: "Best score",
     cell: (each) => {
       const best = bestOf(each);
       return best ? (
@@ -40,7 +40,7 @@ const COLUMNS: readonly Column<Evaluation>[] = [
       );
     },
   },
-  { key: "at", header: "Asked", align: "right", cell: (each) => formatDate(each.created_at) },
+  { key: "at", header: "Created", align: "right", cell: (each) => formatDate(each.created_at) },
 ];
 
 function bestOf({ results }: Evaluation) {
@@ -58,7 +58,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Evaluations"
-        description="Your own prompts and expected answers, asked of versions and the base model, in the lowest class of your plan and billed as such."
+        description="Run your own prompts with expected answers on adapter versions and the base model. Evaluations use the lowest class of your plan and are billed at its prices."
         action={
           <Button leftSection={<IconPlus size={16} />} onClick={() => setWanted("")}>
             Evaluate
@@ -71,8 +71,8 @@ export default function Page() {
       )}
       {evaluations.data && rows.length === 0 && (
         <EmptyState icon={<IconTestPipe size={24} />} title="No evaluations yet">
-          Ask your adapter a few dozen questions whose answers you know, and see whether a new
-          version does better than the one before it, and than the base model.
+          Test an adapter on questions with known answers to see whether a new version is better
+          than the previous one and the base model.
         </EmptyState>
       )}
       {rows.length > 0 && (

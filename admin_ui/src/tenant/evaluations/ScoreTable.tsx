@@ -8,15 +8,15 @@ export function ScoreTable({ evaluation }: { evaluation: Evaluation }) {
   const { results, scoring, items } = evaluation;
   const base = results.find(({ version }) => version === "base");
   return (
-    <Scrollable label="Scores side by side">
+    <Scrollable label="Scores">
       <Table aria-label="Scores" verticalSpacing={6} miw={520}>
         <Table.Thead>
           <Table.Tr>
-            <Table.Th>Asked</Table.Th>
+            <Table.Th>Version</Table.Th>
             <Table.Th ta="right">Score</Table.Th>
             <Table.Th ta="right">95% interval</Table.Th>
-            <Table.Th>Beside the base</Table.Th>
-            <Table.Th ta="right">Answered</Table.Th>
+            <Table.Th>Compared with base</Table.Th>
+            <Table.Th ta="right">Completed</Table.Th>
             <Table.Th ta="right">Errors</Table.Th>
           </Table.Tr>
         </Table.Thead>

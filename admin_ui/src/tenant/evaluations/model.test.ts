@@ -13,7 +13,7 @@ test("what is wrong is said by line", () => {
   expect(readItems('\n{"prompt": "a"}', "exact").problem).toBe(
     'Line 2 has no "expected", which exact needs.',
   );
-  expect(readItems("[1]", "exact").problem).toBe("Line 1 is no JSON object.");
+  expect(readItems("[1]", "exact").problem).toBe("Line 1 is not a JSON object.");
 });
 
 test("scores", () => {

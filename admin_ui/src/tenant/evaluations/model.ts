@@ -68,7 +68,7 @@ export function readItems(text: string, scoring: Scoring): ReadItems {
   if (count > ITEMS_MAX)
     return {
       count,
-      problem: `There are ${count} lines; at most ${ITEMS_MAX} can be asked at once.`,
+      problem: `There are ${count} lines. One evaluation can have at most ${ITEMS_MAX} items.`,
     };
   return { count, problem: null };
 }
@@ -88,7 +88,8 @@ function problemOf(line: string, scoring: Scoring): string | null {
   } catch {
     return "is not JSON.";
   }
-  if (typeof item !== "object" || item === null || Array.isArray(item)) return "is no JSON object.";
+  if (typeof item !== "object" || item === null || Array.isArray(item))
+    return "is not a JSON object.";
   if (!("prompt" in item) && !("messages" in item)) return 'has neither "prompt" nor "messages".';
   if (["exact", "contains", "choice", "loglikelihood"].includes(scoring) && !("expected" in item))
     return `has no "expected", which ${scoring} needs.`;

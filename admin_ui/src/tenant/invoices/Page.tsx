@@ -13,16 +13,16 @@ export default function Page() {
     <>
       <PageHeader
         title="Invoices"
-        description="One for each month (UTC) and currency. What is late comes with the next one, named by its month."
+        description="One invoice per month (UTC) and currency. Usage that arrives late is on the next invoice, with its month."
       />
       {found.isPending && <TableSkeleton />}
       {found.error && !found.data && (
         <ErrorState error={found.error} onRetry={() => found.refetch()} />
       )}
       {found.data && invoices.length === 0 && (
-        <EmptyState icon={<IconFileInvoice size={24} />} title="No invoice yet">
-          The first one is made when a month with usage is over. Usage and cost shows what this
-          month comes to.
+        <EmptyState icon={<IconFileInvoice size={24} />} title="No invoices yet">
+          The first invoice is created at the end of a month with usage. See Usage and cost for this
+          month's charges.
         </EmptyState>
       )}
       {invoices.length > 0 && (

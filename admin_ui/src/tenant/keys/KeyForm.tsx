@@ -20,6 +20,8 @@ interface KeyFormProps {
   scopes: readonly Scope[];
   /** Suggestions of names. */
   models: readonly string[];
+  /** Of budgets; null: it is not known. */
+  currency: string | null;
   submitLabel: string;
   cancelLabel: string;
   busy: boolean;
@@ -31,13 +33,15 @@ interface KeyFormProps {
 type TextField = "requests" | "tokens" | "parallel" | "budget" | "budgetDay" | "soft";
 
 const LIMITS: { field: TextField; label: string; pattern: string }[] = [
-  { field: "requests", label: "Requests a minute", pattern: "[0-9]*" },
-  { field: "tokens", label: "Tokens a minute", pattern: "[0-9]*" },
+  { field: "requests", label: "Requests per minute", pattern: "[0-9]*" },
+  { field: "tokens", label: "Tokens per minute", pattern: "[0-9]*" },
   { field: "parallel", label: "Parallel sequences", pattern: "[0-9]*" },
-  { field: "budget", label: "Budget a month", pattern: "[0-9]*([.][0-9]+)?" },
-  { field: "budgetDay", label: "Budget a day", pattern: "[0-9]*([.][0-9]+)?" },
-  { field: "soft", label: "Soft budget, % of it", pattern: "[0-9]*([.][0-9]+)?" },
+  { field: "budget", label: "Monthly budget", pattern: "[0-9]*([.][0-9]+)?" },
+  { field: "budgetDay", label: "Daily budget", pattern: "[0-9]*([.][0-9]+)?" },
+  { field: "soft", label: "Soft limit, % of budget", pattern: "[0-9]*([.][0-9]+)?" },
 ];
+
+const isMoney = (field: TextField) => field === "budget" || field === "budgetDay";
 
 function isBounded(fields: KeyFields): boolean {
   const texts = [fields.expires, ...LIMITS.map(({ field }) => fields[field])];
@@ -59,8 +63,8 @@ export function KeyForm(props: KeyFormProps) {
     <form onSubmit={submit}>
       <Stack>
         <TextInput
-          label="Name of the key"
-          description="To tell it from others later, such as the machine that uses it"
+          label="Key name"
+          description="For example, the person or application that uses it"
           value={fields.name}
           onChange={(event) => set({ name: event.currentTarget.value })}
           data-autofocus
@@ -82,7 +86,7 @@ export function KeyForm(props: KeyFormProps) {
           </Button>
         </Group>
         <Collapse expanded={bounds}>
-          <Bounds fields={fields} set={set} models={props.models} />
+          <Bounds fields={fields} set={set} models={props.models} currency={props.currency} />
         </Collapse>
         {props.error ? <ErrorState error={props.error} /> : null}
         <Group justify="flex-end">
@@ -104,16 +108,17 @@ export function KeyForm(props: KeyFormProps) {
 
 interface BoundsProps {
   models: readonly string[];
+  currency: string | null;
   fields: KeyFields;
   set: (changes: Partial<KeyFields>) => void;
 }
 
-function Bounds({ fields, set, models }: BoundsProps) {
+function Bounds({ fields, set, models, currency }: BoundsProps) {
   return (
     <Stack>
       <TagsInput
         label="Models"
-        description="name (with its versions and aliases), name@3, or the base model; empty: all"
+        description="An adapter name (all its versions and aliases), a version such as name@3, or the base model. Leave empty for all models"
         placeholder="support"
         data={[...models]}
         value={fields.models}
@@ -123,7 +128,7 @@ function Bounds({ fields, set, models }: BoundsProps) {
         {LIMITS.map(({ field, label, pattern }) => (
           <TextInput
             key={field}
-            label={label}
+            label={isMoney(field) && currency ? `${label}, ${currency}` : label}
             inputMode="decimal"
             pattern={pattern}
             value={fields[field]}
@@ -131,14 +136,14 @@ function Bounds({ fields, set, models }: BoundsProps) {
           />
         ))}
         <TextInput
-          label="Last day (UTC)"
+          label="Expires at the end of (UTC)"
           type="date"
           value={fields.expires}
           onChange={(event) => set({ expires: event.currentTarget.value })}
         />
       </SimpleGrid>
       <Checkbox
-        label="Beyond the soft budget requests go on in the class flex"
+        label="Above the soft limit, serve requests in class flex"
         checked={fields.degrade}
         onChange={(event) => set({ degrade: event.currentTarget.checked })}
       />

@@ -20,6 +20,7 @@ import {
 import {
   type NewApiKey,
   type Owner,
+  useBudgetCurrency,
   useChangeKey,
   useCreateKey,
   useModelNames,
@@ -50,7 +51,7 @@ function secretOf(made: NewApiKey | null): Once | null {
     made && {
       label: "Key",
       value: made.key,
-      note: "This key is shown once. Only a fingerprint of it is stored.",
+      note: "Copy the key now. It is shown only once; only its hash is stored.",
     }
   );
 }
@@ -65,8 +66,9 @@ function Create({ owner, title, onClose }: Omit<CreateKeyModalProps, "opened">) 
         start={{ ...NEW_KEY, scopes: [...scopes] }}
         scopes={scopes}
         models={useModelNames(owner)}
+        currency={useBudgetCurrency(owner)}
         submitLabel="Create key"
-        cancelLabel="Not now"
+        cancelLabel="Cancel"
         busy={create.isPending}
         error={create.error}
         onSubmit={(fields) => create.mutate(createBody(fields))}
@@ -92,13 +94,14 @@ export function ChangeKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
       opened
       onClose={onClose}
       size="lg"
-      title={<Text fw={600}>Change {apiKey.name}</Text>}
+      title={<Text fw={600}>Edit {apiKey.name}</Text>}
       closeButtonProps={{ "aria-label": "Close" }}
     >
       <KeyForm
         start={start}
         scopes={SCOPES.filter((scope) => scopes.includes(scope) || start.scopes.includes(scope))}
         models={useModelNames(owner)}
+        currency={useBudgetCurrency(owner)}
         submitLabel="Save"
         cancelLabel="Cancel"
         busy={change.isPending}
@@ -111,10 +114,10 @@ export function ChangeKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
 }
 
 const OVERLAPS = [
-  { value: "0", label: "At once" },
-  { value: "3600", label: "In an hour" },
-  { value: "86400", label: "In a day" },
-  { value: "604800", label: "In a week" },
+  { value: "0", label: "Immediately" },
+  { value: "3600", label: "In 1 hour" },
+  { value: "86400", label: "In 1 day" },
+  { value: "604800", label: "In 1 week" },
 ];
 
 export function RotateKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
@@ -125,11 +128,11 @@ export function RotateKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
     <OnceModal opened title={`Rotate ${apiKey.name}`} once={secretOf(made)} onClose={onClose}>
       <Stack>
         <Text size="sm">
-          It gets a new secret and stays the same key: its limits and its usage go on. When does the
-          secret so far end?
+          The key gets a new secret and keeps its limits and usage. When should the current secret
+          expire?
         </Text>
         <SegmentedControl
-          aria-label="When the old secret ends"
+          aria-label="When should the current secret expire?"
           data={OVERLAPS}
           value={overlap}
           onChange={setOverlap}
@@ -163,8 +166,8 @@ export function RevokeKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
       onConfirm={() => revoke.mutate(apiKey.id)}
       onClose={onClose}
     >
-      Whoever uses it is out at once, and what runs by it ends, billed to there. It cannot be
-      undone.
+      The key stops working immediately. Its running requests are stopped and billed up to that
+      point. This cannot be undone.
     </ConfirmModal>
   );
 }

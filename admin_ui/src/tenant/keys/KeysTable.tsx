@@ -10,7 +10,7 @@ import { useParam } from "../../components/SidePanel";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { ChangeKeyModal, RevokeKeyModal, RotateKeyModal } from "./KeyModals";
 import { type ApiKey, type KeyState, limitWords, stateOf } from "./model";
-import { type KeySort, type Owner, useKeys } from "./queries";
+import { type KeySort, type Owner, useBudgetCurrency, useKeys } from "./queries";
 
 const COLORS: Record<KeyState, string> = {
   active: "teal",
@@ -31,6 +31,7 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
   const [asked] = useParam("key");
   const [state, setState] = useParam("keys");
   const [sort, setSort] = useState<KeySort>("-created");
+  const currency = useBudgetCurrency(owner);
   const filter = state === "active" || state === "ended" ? state : undefined;
   const keys = useKeys(owner, { q: asked ?? undefined, state: filter, sort });
   const [chosen, setChosen] = useState<{ apiKey: ApiKey; action: Action } | null>(null);
@@ -43,10 +44,10 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
   return (
     <>
       <Group mb="sm" gap="sm">
-        <SearchField label="Search keys" placeholder="Name, prefix or id" param="key" />
+        <SearchField label="Search keys" placeholder="Name, prefix or ID" param="key" />
         <SegmentedControl
           size="xs"
-          aria-label="Which keys"
+          aria-label="Status"
           data={[
             { value: "", label: "All" },
             { value: "active", label: "Active" },
@@ -61,18 +62,20 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
       {keys.first && keys.rows.length === 0 && (
         <EmptyState
           icon={<IconKey size={24} />}
-          title={isFiltered ? "No such key" : "No keys yet"}
+          title={isFiltered ? "No keys match these filters" : "No keys yet"}
           action={isFiltered ? undefined : createAction}
         >
           {isFiltered
-            ? "Search for less, or look at all of them."
-            : "A key opens the API for a program or a person, as far as its scopes and limits go."}
+            ? "Clear the search or select All."
+            : "API keys give programs and people access to the API. Create one to send requests."}
         </EmptyState>
       )}
       {keys.rows.length > 0 && (
         <DataTable
           label="Keys"
-          columns={columnsOf(mayChange, (apiKey, action) => setChosen({ apiKey, action }))}
+          columns={columnsOf(mayChange, currency, (apiKey, action) =>
+            setChosen({ apiKey, action }),
+          )}
           rows={keys.rows}
           rowKey={({ id }) => id}
           sort={sort}
@@ -91,6 +94,7 @@ export function KeysTable({ owner, createAction, mayChange = true }: KeysTablePr
 
 function columnsOf(
   mayChange: boolean,
+  currency: string | null,
   onAction: (apiKey: ApiKey, action: Action) => void,
 ): Column<ApiKey>[] {
   const columns: Column<ApiKey>[] = [
@@ -109,7 +113,7 @@ function columnsOf(
         </>
       ),
     },
-    { key: "state", header: "State", width: 190, cell: (apiKey) => <State apiKey={apiKey} /> },
+    { key: "state", header: "Status", width: 190, cell: (apiKey) => <State apiKey={apiKey} /> },
     {
       key: "may",
       header: "Scopes",
@@ -119,12 +123,16 @@ function columnsOf(
             {scopes.join(", ")}
           </Text>
           <Text size="xs" c="dimmed" truncate title={models?.join(", ")}>
-            {models === null ? "every model" : models.join(", ")}
+            {models === null ? "all models" : models.join(", ")}
           </Text>
         </>
       ),
     },
-    { key: "limits", header: "Limits", cell: (apiKey) => <Limits apiKey={apiKey} /> },
+    {
+      key: "limits",
+      header: "Limits",
+      cell: (apiKey) => <Limits apiKey={apiKey} currency={currency} />,
+    },
     {
       key: "last_used",
       header: "Last used",
@@ -155,7 +163,7 @@ function State({ apiKey }: { apiKey: ApiKey }) {
   const state = stateOf(apiKey);
   const note =
     state === "rotating" && apiKey.previous
-      ? `old secret until ${formatDate(apiKey.previous.expires_at)}`
+      ? `previous secret valid until ${formatDate(apiKey.previous.expires_at)}`
       : state === "active" && apiKey.expires_at !== null
         ? `until ${formatDate(apiKey.expires_at)}`
         : null;
@@ -171,9 +179,9 @@ function State({ apiKey }: { apiKey: ApiKey }) {
   );
 }
 
-function Limits({ apiKey }: { apiKey: ApiKey }) {
-  const words = limitWords(apiKey.limits);
-  if (words.length === 0) return <Text size="sm">the plan's</Text>;
+function Limits({ apiKey, currency }: { apiKey: ApiKey; currency: string | null }) {
+  const words = limitWords(apiKey.limits, currency);
+  if (words.length === 0) return <Text size="sm">plan limits</Text>;
   const [first, ...others] = words;
   return (
     <div title={words.join("\n")}>
@@ -201,7 +209,7 @@ function KeyMenu({ apiKey, onAction }: { apiKey: ApiKey; onAction: (action: Acti
       </Menu.Target>
       <Menu.Dropdown>
         <Menu.Item leftSection={<IconPencil size={16} />} onClick={() => onAction("change")}>
-          Change
+          Edit
         </Menu.Item>
         {state !== "expired" && (
           <Menu.Item leftSection={<IconRefresh size={16} />} onClick={() => onAction("rotate")}>

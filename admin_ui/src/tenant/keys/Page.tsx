@@ -11,18 +11,18 @@ export default function Page() {
   const [creating, create] = useDisclosure();
   const button = (
     <Button leftSection={<IconPlus size={16} />} onClick={create.open}>
-      New key
+      Create key
     </Button>
   );
   return (
     <>
       <PageHeader
         title="Keys"
-        description="Who may use this account, for what, and how much. A key gives another no more than it has itself."
+        description="API keys of this account, with their scopes and limits. A key cannot create a key with more rights than it has."
         action={button}
       />
       <KeysTable owner={null} createAction={button} />
-      <CreateKeyModal owner={null} title="New key" opened={creating} onClose={create.close} />
+      <CreateKeyModal owner={null} title="Create key" opened={creating} onClose={create.close} />
     </>
   );
 }

@@ -86,9 +86,9 @@ test("the state of a key", () => {
 });
 
 test("limits in words", () => {
-  expect(limitWords(KEY.limits)).toEqual(["10 requests/min", "5.5 a month"]);
+  expect(limitWords(KEY.limits)).toEqual(["10 requests/min", "5.5 per month"]);
   const limits = { ...KEY.limits, budget: "100.000000000000", budget_day: "0" };
-  expect(limitWords(limits).slice(1)).toEqual(["100 a month", "0 a day"]);
+  expect(limitWords(limits).slice(1)).toEqual(["100 per month", "0 per day"]);
   const soft = { ...limits, budget_soft: 0.8, budget_action: "degrade" as const };
-  expect(limitWords(soft).at(-1)).toBe("flex from 80% of it");
+  expect(limitWords(soft).at(-1)).toBe("flex from 80% of budget");
 });

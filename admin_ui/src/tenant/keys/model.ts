@@ -1,6 +1,7 @@
 /** What a key's form holds, and how it becomes what the API takes. Knows no component. */
 
 import type { Schemas } from "../../api/client";
+import { formatMoney } from "../../components/format";
 
 export type ApiKey = Schemas["ApiKey"];
 export type Scope = ApiKey["scopes"][number];
@@ -122,17 +123,21 @@ export function stateOf(key: ApiKey, now: Date = new Date()): KeyState {
   return key.previous === null ? "active" : "rotating";
 }
 
-/** The limits in words, in the order of the form. */
-export function limitWords(limits: ApiKey["limits"]): string[] {
+/** The limits in words, in the order of the form; budgets in `currency`, where that is known. */
+export function limitWords(limits: ApiKey["limits"], currency: string | null = null): string[] {
+  const money = (amount: string | null | undefined) => {
+    const plain = withoutZeros(amount);
+    return plain === null || currency === null ? plain : formatMoney(plain, currency);
+  };
   const words: [number | string | null | undefined, string][] = [
     [limits.requests_per_min, "requests/min"],
     [limits.tokens_per_min, "tokens/min"],
     [limits.parallel_requests, "parallel"],
-    [withoutZeros(limits.budget), "a month"],
-    [withoutZeros(limits.budget_day), "a day"],
+    [money(limits.budget), "per month"],
+    [money(limits.budget_day), "per day"],
   ];
   const said = words.filter(([value]) => value != null).map(([value, unit]) => `${value} ${unit}`);
   const soft = percentOf(limits.budget_soft);
   const then = limits.budget_action === "degrade" ? "flex" : "a warning";
-  return soft === null ? said : [...said, `${then} from ${soft}% of it`];
+  return soft === null ? said : [...said, `${then} from ${soft}% of budget`];
 }

@@ -4,6 +4,8 @@ import { useQuery } from "@tanstack/react-query";
 import { required, type Schemas } from "../../api/client";
 import { useApi } from "../../api/context";
 import { useChange, usePaged } from "../../api/paged";
+import { useAccountBudget } from "../budget/queries";
+import { useCurrency } from "../limits/queries";
 import type { ApiKey } from "./model";
 
 /** The tenant whose keys the operator looks at; null: one's own. */
@@ -50,6 +52,14 @@ export function useModelNames(owner: Owner): string[] {
     },
   });
   return models.data ?? [];
+}
+
+/** In which currency the budgets of these keys are; null: it is not known. */
+export function useBudgetCurrency(owner: Owner): string | null {
+  const own = useCurrency(owner === null);
+  const theirs = useAccountBudget(owner ?? "", owner !== null).data;
+  if (owner === null) return own;
+  return theirs?.currencies.length === 1 ? (theirs.currencies[0] ?? null) : null;
 }
 
 export function useCreateKey(owner: Owner, onDone: (key: NewApiKey) => void) {

@@ -17,17 +17,16 @@ import {
   money,
   planRows,
 } from "./model";
-import { type Limits, useCurrency, useLimits } from "./queries";
+import { type Limits, useLimits } from "./queries";
 
 export default function Page() {
   const limits = useLimits();
-  const currency = useCurrency();
   const stale = useStale(limits.dataUpdatedAt);
   return (
     <>
       <PageHeader
         title="Limits"
-        description="Targets and limits of the plan, and what is in use now. Requests beyond a limit are refused with status 429."
+        description="Latency targets and rate limits of your plan, with current use. Requests above a limit are rejected with status 429."
       />
       {limits.isPending && <TableSkeleton />}
       {limits.error && !limits.data && (
@@ -37,24 +36,24 @@ export default function Page() {
         <Stack>
           <Plan limits={limits.data} />
           <Uses
-            title="The plan's limits"
+            title="Plan limits"
             note={
               limits.data.local
-                ? "Each process of the server counts by itself while its Redis is away."
-                : "For all keys together."
+                ? "Redis is unavailable, so each server process counts separately for now."
+                : "Shared by all API keys."
             }
             rows={planRows(limits.data)}
             stale={stale}
           />
           {limits.data.key && (
             <Uses
-              title="This key's own limits"
-              note="They hold within the plan's."
+              title="Limits of this key"
+              note="Applied in addition to the plan limits."
               rows={keyRows(limits.data.key)}
               stale={stale}
             />
           )}
-          <Money limits={limits.data} currency={currency} stale={stale} />
+          <Money limits={limits.data} stale={stale} />
         </Stack>
       )}
     </>
@@ -65,7 +64,7 @@ function Plan({ limits }: { limits: Limits }) {
   return (
     <SimpleGrid cols={{ base: 2, md: 4 }}>
       <Stat label="Plan" value={limits.plan} hint={`service tiers: ${limits.tiers.join(", ")}`} />
-      <Stat label="Class" value={limits.sla_class} hint="of requests without a service tier" />
+      <Stat label="Class" value={limits.sla_class} hint="for requests without a service tier" />
       <Stat
         label="TTFT target"
         value={limits.ttft_ms === null ? "none" : formatMs(limits.ttft_ms)}
@@ -135,23 +134,22 @@ function Uses({ title, note, rows, stale }: UsesProps) {
 
 interface MoneyProps {
   limits: Limits;
-  currency: string | null;
   stale: string | null;
 }
 
 const STATE_COLORS = { ok: "teal", soft: "yellow", hard: "red" } as const;
 
-function Money({ limits, currency, stale }: MoneyProps) {
+function Money({ limits, stale }: MoneyProps) {
   const { budgets, credit } = limits;
   return (
     <Panel
       title="Budgets"
-      note="Held is what requests that run now may still cost. Periods are of UTC."
+      note="Held: what running requests may still cost. Periods are in UTC."
       stale={stale}
     >
       {budgets.length === 0 && credit === null && (
         <Text size="sm">
-          There is no budget: neither the plan nor the key that you are signed in with has one.
+          No budgets: neither the plan nor the key that you are signed in with has one.
         </Text>
       )}
       <Stack gap="lg">
@@ -165,8 +163,8 @@ function Money({ limits, currency, stale }: MoneyProps) {
                 <Badge color={STATE_COLORS[budget.state]}>{BUDGET_WORDS[budget.state]}</Badge>
               </Group>
               <Text size="sm" className="numbers">
-                {money(budget.spent, currency)} spent, {money(budget.held, currency)} held, of{" "}
-                {money(budget.cap, currency)}
+                {money(budget.spent, budget.currency)} spent, {money(budget.held, budget.currency)}{" "}
+                held, of {money(budget.cap, budget.currency)}
               </Text>
             </Group>
             <BudgetBar budget={budget} />
@@ -183,8 +181,9 @@ function Money({ limits, currency, stale }: MoneyProps) {
               {BUDGET_NAMES.credit}
             </Text>
             <Text size="sm" className="numbers">
-              {money(credit.balance, currency)} left of {money(credit.granted, currency)};{" "}
-              {money(credit.spent, currency)} spent, {money(credit.held, currency)} held
+              {money(credit.balance, credit.currency)} left of{" "}
+              {money(credit.granted, credit.currency)}; {money(credit.spent, credit.currency)}{" "}
+              spent, {money(credit.held, credit.currency)} held
             </Text>
           </Group>
         )}

@@ -14,6 +14,7 @@ const LIMITS: Limits = {
   parallel_requests: { limit: 0, used: 0 },
   key: null,
   local: false,
+  currency: "USD",
   adapters: 10,
   adapters_used: null,
   adapter_bytes: 1024,
@@ -26,17 +27,17 @@ const LIMITS: Limits = {
 test("each limit says what is used and left", () => {
   const [requests, tokens, parallel, adapters, bytes] = planRows(LIMITS);
   expect(requests).toMatchObject({ used: "45", limit: "60", left: "15", part: 0.75 });
-  expect(requests?.note).toBe("full again in 45 s");
+  expect(requests?.note).toBe("resets in 45 s");
   expect(tokens).toMatchObject({ used: "1,200", limit: null, left: null, part: null });
   expect(parallel).toMatchObject({ limit: "0", left: "0", part: 1 });
-  expect(adapters).toMatchObject({ used: "not known now", limit: "10", part: null });
+  expect(adapters).toMatchObject({ used: "unknown", limit: "10", part: null });
   expect(bytes).toMatchObject({ used: "2.0 KiB", left: "0 B", part: 1 });
 });
 
 test("parts stay within the bar", () => {
   expect(partOf(7, null)).toBeNull();
   expect(partOf(7, 4)).toBe(1);
-  const budget = { name: "plan_month", state: "ok", resets_at: null } as const;
+  const budget = { name: "plan_month", currency: "USD", state: "ok", resets_at: null } as const;
   expect(budgetParts({ ...budget, cap: "10", spent: "9", held: "4" })).toEqual({
     spent: 0.9,
     held: 1 - 0.9,
@@ -45,7 +46,7 @@ test("parts stay within the bar", () => {
     spent: 1,
     held: 0,
   });
-  expect(secondsUntil(0)).toBe("full again now");
+  expect(secondsUntil(0)).toBe("resets now");
 });
 
 test("money without a currency that is known is the number", () => {

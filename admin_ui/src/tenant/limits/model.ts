@@ -33,7 +33,7 @@ function row(
   return {
     name,
     note,
-    used: isKnown ? show(used) : "not known now",
+    used: isKnown ? show(used) : "unknown",
     limit: limit === null ? null : show(limit),
     left: limit === null || !isKnown ? null : show(Math.max(0, limit - used)),
     part: isKnown ? partOf(used, limit) : null,
@@ -41,20 +41,20 @@ function row(
 }
 
 export function secondsUntil(resetMs: number): string {
-  return resetMs === 0 ? "full again now" : `full again in ${Math.ceil(resetMs / 1000)} s`;
+  return resetMs === 0 ? "resets now" : `resets in ${Math.ceil(resetMs / 1000)} s`;
 }
 
 function rates(of: { requests_per_min: Rate; tokens_per_min: Rate }): LimitRow[] {
   const rate = (name: string, { used, limit, reset_ms }: Rate) =>
     row(name, limit === null ? "" : secondsUntil(reset_ms), used, limit);
   return [
-    rate("Requests a minute", of.requests_per_min),
-    rate("Tokens a minute", of.tokens_per_min),
+    rate("Requests per minute", of.requests_per_min),
+    rate("Tokens per minute", of.tokens_per_min),
   ];
 }
 
 function parallel({ used, limit }: Limits["parallel_requests"]): LimitRow {
-  return row("Parallel sequences", "held while they run", used, limit);
+  return row("Parallel sequences", "counted while requests run", used, limit);
 }
 
 export function planRows(limits: Limits): LimitRow[] {
@@ -64,7 +64,7 @@ export function planRows(limits: Limits): LimitRow[] {
     row("Adapters", "", limits.adapters_used, limits.adapters),
     row(
       "Stored adapters",
-      "open uploads counted",
+      "including open uploads",
       limits.adapter_bytes_used,
       limits.adapter_bytes,
       formatBytes,
@@ -79,6 +79,7 @@ export function keyRows(key: NonNullable<Limits["key"]>): LimitRow[] {
 type Budget = Limits["budgets"][number];
 
 export const BUDGET_NAMES: Record<Budget["name"], string> = {
+  account_month: "This month, your account budget",
   plan_month: "This month, all keys",
   plan_day: "Today, all keys",
   key_month: "This month, this key",
@@ -87,8 +88,8 @@ export const BUDGET_NAMES: Record<Budget["name"], string> = {
 };
 
 export const BUDGET_WORDS: Record<Budget["state"], string> = {
-  ok: "within",
-  soft: "beyond the soft part",
+  ok: "within budget",
+  soft: "above the soft limit",
   hard: "used up",
 };
 

@@ -2,7 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { required, type Schemas } from "../../api/client";
-import { useApi, useSession } from "../../api/context";
+import { useApi } from "../../api/context";
 
 export type Limits = Schemas["LimitsView"];
 
@@ -18,14 +18,13 @@ export function useLimits() {
   });
 }
 
-/** The currency of budgets: that of the prices in force; null: not known, or not to be seen. */
-export function useCurrency(): string | null {
+/** The currency of budgets: that of the prices in force; null: there are none, or it is not known. */
+export function useCurrency(isEnabled = true): string | null {
   const { client } = useApi();
-  const may = useSession().session?.place?.may ?? [];
-  const prices = useQuery({
-    queryKey: ["/v1/prices"],
-    enabled: may.includes("usage"),
-    queryFn: async () => required((await client.GET("/v1/prices")).data).data,
+  const limits = useQuery({
+    queryKey: ["/v1/limits"],
+    enabled: isEnabled,
+    queryFn: async () => required((await client.GET("/v1/limits")).data),
   });
-  return prices.data?.find(({ status }) => status === "in_force")?.currency ?? null;
+  return limits.data?.currency ?? null;
 }

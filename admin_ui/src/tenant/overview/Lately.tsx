@@ -13,13 +13,15 @@ export function Lately({ mayAudit }: { mayAudit: boolean }) {
   const events = useEvents();
   const done = useDone(mayAudit);
   const nowS = Date.now() / 1000;
-  const found = changes(events.data ?? [], done.data ?? [], SHOWN);
+  // Both or none: one that comes later would stand between those of the other.
+  const isKnown = !events.isLoading && !done.isLoading;
+  const found = isKnown ? changes(events.data ?? [], done.data ?? [], SHOWN) : [];
   return (
     <Panel title="Recent changes">
       {events.error && !events.data && <ErrorState error={events.error} />}
-      {events.data && found.length === 0 && (
+      {isKnown && events.data && found.length === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing yet: new versions, keys, invoices and budgets are told here.
+          No changes yet. New adapter versions, API keys, invoices and budget alerts appear here.
         </Text>
       )}
       <Stack gap={8} component="ul" m={0} p={0} style={{ listStyle: "none" }}>

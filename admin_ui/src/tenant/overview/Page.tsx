@@ -1,56 +1,46 @@
 /** The tenant's first page: what it spends, how it is served, what changed. */
 
 import { Skeleton, Stack } from "@mantine/core";
-import { useNavigate } from "react-router";
+import { lazy, Suspense } from "react";
 import { useSession } from "../../api/context";
 import { PageHeader } from "../../components/PageHeader";
-import { type Range, RangePicker, useRange } from "../../components/range";
-import { ErrorState } from "../../components/states";
-import { useStale } from "../../live/stale";
+import { RangePicker, useRange } from "../../components/range";
+import { useAccountBudget } from "../budget/queries";
 import { Lately } from "./Lately";
-import { Quickstart } from "./Quickstart";
 import { useForecast, useIsNew } from "./queries";
-import { Served } from "./Served";
-import { Spend } from "./Spend";
+
+/** The one of new tenants alone, the other, with the charts, of the others. */
+const Quickstart = lazy(() => import("./Quickstart"));
+const loadFigures = () => import("./Figures");
+const Figures = lazy(loadFigures);
 
 export default function Page() {
   const may = useSession().session?.place?.may ?? [];
   const range = useRange("24h");
   const forecast = useForecast();
   const isNew = useIsNew();
+  const budget = useAccountBudget(null, isNew === false);
+  if (isNew === false) void loadFigures(); // beside what they show
+  // All at once: what comes later would push the others down.
+  const isPending =
+    isNew === undefined || (isNew === false && (forecast.isPending || budget.isPending));
   return (
     <>
       <PageHeader title="Overview" action={isNew === false && <RangePicker range={range} />} />
       <Stack gap="md">
-        {isNew === undefined && <Loading />}
-        {isNew === true && <Quickstart may={may} />}
-        {isNew === false && <Figures forecast={forecast} range={range} />}
-        <Lately mayAudit={may.includes("keys")} />
+        {isPending ? (
+          <Loading />
+        ) : (
+          <Suspense fallback={<Loading />}>
+            {isNew ? <Quickstart may={may} /> : <Figures forecast={forecast} range={range} />}
+            <Lately mayAudit={may.includes("keys")} />
+          </Suspense>
+        )}
       </Stack>
     </>
   );
 }
 
 function Loading() {
-  return <Skeleton height={220} radius="md" role="status" aria-label="Loading" />;
-}
-
-interface FiguresProps {
-  forecast: ReturnType<typeof useForecast>;
-  range: Range;
-}
-
-function Figures({ forecast, range }: FiguresProps) {
-  const navigate = useNavigate();
-  const stale = useStale(forecast.dataUpdatedAt);
-  return (
-    <>
-      {forecast.isPending && <Loading />}
-      {forecast.error && !forecast.data && (
-        <ErrorState error={forecast.error} onRetry={() => forecast.refetch()} />
-      )}
-      {forecast.data && <Spend forecast={forecast.data} stale={stale} />}
-      <Served range={range} onOpen={(to) => void navigate(to)} />
-    </>
-  );
+  return <Skeleton height={220} radius="md" role="status" aria-label="Loading" data-loading />;
 }

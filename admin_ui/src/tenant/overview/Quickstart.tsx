@@ -12,21 +12,21 @@ import { useFirstModel } from "./queries";
 
 const NAMES: Record<Language, string> = { curl: "curl", python: "Python" };
 
-export function Quickstart({ may }: { may: readonly string[] }) {
+export default function Quickstart({ may }: { may: readonly string[] }) {
   const [language, setLanguage] = useState<Language>("curl");
   const model = useFirstModel(may.includes("inference"));
   const base = `${window.location.origin}/v1`;
   return (
     <Panel
       title="Quickstart"
-      note="No requests yet. This page shows costs and charts once the first request has ended."
+      note="No requests yet. This page shows costs and charts after the first request has finished."
     >
       <Stack gap="lg">
         <List type="ordered" spacing="sm" size="sm">
           <List.Item>
             {may.includes("keys") ? (
               <>
-                Create an API key on the page{" "}
+                Create an API key under{" "}
                 <Anchor component={Link} to="/keys" inherit>
                   Keys
                 </Anchor>{" "}
@@ -78,7 +78,7 @@ export function Quickstart({ may }: { may: readonly string[] }) {
               variant="default"
               leftSection={<IconMessages size={16} />}
             >
-              Open the playground
+              Open playground
             </Button>
           )}
           {may.includes("adapters") && (
@@ -88,13 +88,12 @@ export function Quickstart({ may }: { may: readonly string[] }) {
               variant="default"
               leftSection={<IconStack2 size={16} />}
             >
-              Upload an adapter
+              Upload adapter
             </Button>
           )}
         </Group>
         <Text size="xs" c="dimmed">
-          The model {model ? <code>{model}</code> : "list"} and every adapter of yours are at{" "}
-          <code>GET {base}/models</code>.
+          All models and adapters that you can use are listed at <code>GET {base}/models</code>.
         </Text>
       </Stack>
     </Panel>

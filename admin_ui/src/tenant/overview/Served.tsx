@@ -41,7 +41,7 @@ export function Served({ range, onOpen }: ServedProps) {
     return <ErrorState error={error} onRetry={() => void service.refetch()} />;
   return (
     <SimpleGrid cols={{ base: 1, lg: 2 }} spacing="md">
-      <Panel title="Tokens by class" note="Prompt and output together" stale={stale}>
+      <Panel title="Tokens by class" note="Prompt and output tokens" stale={stale}>
         {!tokens.data && <Loading />}
         {tokens.data && (
           <TimeSeries
@@ -126,7 +126,7 @@ function PromiseKept({ answer, metric, title, range, stale, onOpen }: PromisePro
 }
 
 function promiseOf({ met, promised, targetMs }: Kept): string {
-  if (promised === 0) return "Your plan has no target, or no request ended in this time.";
+  if (promised === 0) return "Your plan has no target, or no requests finished in this period.";
   const target = targetMs === null ? "Target" : `Target ${formatMs(targetMs)}`;
   return `${target} met by ${formatCount(met)} of ${formatCount(promised)} requests (${formatPart(met / promised)})`;
 }
@@ -137,7 +137,7 @@ function Errors({ answer, range, stale, onOpen }: ChartProps) {
   const errors = answer && errorsOf(answer);
   const note =
     errors == null || answers == null
-      ? "No inference calls in this time."
+      ? "No inference calls in this period."
       : `${formatCount(errors)} of ${formatCount(answers)} inference calls (${formatPart(answers === 0 ? null : errors / answers)})`;
   return (
     <Panel
@@ -153,7 +153,7 @@ function Errors({ answer, range, stale, onOpen }: ChartProps) {
       {!answer && <Loading />}
       {answer && errors === 0 && answers !== null && (
         <Text size="sm" c="dimmed">
-          None in this time.
+          No errors in this period.
         </Text>
       )}
       {answer && errors !== 0 && errors !== null && (

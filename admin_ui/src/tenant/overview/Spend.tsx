@@ -17,7 +17,7 @@ export function Spend({ forecast, stale }: { forecast: Forecast; stale: string |
     >
       {currencies.length === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing was used yet, this month or in the last one.
+          No usage this month or last month.
         </Text>
       )}
       <SimpleGrid cols={{ base: 1, md: Math.min(Math.max(currencies.length, 1), 2) }} spacing="xl">
@@ -85,16 +85,14 @@ function short(value: number): string {
 
 function Budget({ forecast }: { forecast: Forecast }) {
   const { budget, currencies } = forecast;
-  const [only] = currencies;
   if (budget === null) return null;
   // A budget counts all currencies together, as numbers.
   const sum = (amounts: (string | null)[]) =>
     String(amounts.reduce((total, amount) => total + Number(amount ?? 0), 0));
   const spent = sum(currencies.map((each) => each.spent));
   const projected = sum(currencies.map((each) => each.projected ?? each.spent));
-  // Of several currencies it is in none.
   const money = (amount: string) =>
-    currencies.length === 1 && only ? formatMoney(amount, only.currency) : formatAmount(amount);
+    budget.currency ? formatMoney(amount, budget.currency) : formatAmount(amount);
   const percent = (part: number) => `${part * 100}%`;
   return (
     <Box mt="md">
@@ -112,12 +110,12 @@ function Budget({ forecast }: { forecast: Forecast }) {
         )}
       </Box>
       <Text size="xs" c="dimmed" mt={6}>
-        Budget {money(budget.amount)} a month
+        Budget {money(budget.amount)} per month
         {budget.soft && `, with a warning at ${money(budget.soft)}`}
-        {budget.action === "degrade" ? "; beyond that served as flex" : ""}.{" "}
+        {budget.action === "degrade" ? ", then served in class flex" : ""}.{" "}
         {budget.reached_on
-          ? `At this rate it is used up on ${budget.reached_on}.`
-          : "At this rate it lasts the month."}
+          ? `At this rate, it will be used up on ${budget.reached_on}.`
+          : "At this rate, it lasts until the end of the month."}
       </Text>
     </Box>
   );

@@ -121,9 +121,10 @@ const TOLD: Record<string, (of: (name: string) => string) => string> = {
   "adapter.active": (of) => `${of("adapter")}@${of("version")} is ready`,
   "adapter.rejected": (of) => `${of("adapter")}@${of("version")} was rejected`,
   "adapter.damaged": (of) => `The stored content of ${of("adapter")}@${of("version")} is damaged`,
-  "budget.soft": () => "A budget reached its warning level",
+  "budget.alert": (of) => `${of("threshold")}% of the account budget is reached`,
+  "budget.soft": () => "A budget reached its soft limit",
   "budget.hard": () => "A budget is used up",
-  "invoice.final": (of) => `Invoice ${of("number")} is final`,
+  "invoice.final": (of) => `Invoice ${of("number")} was issued`,
   "invoice.void": (of) => `Invoice ${of("number")} was voided`,
   "invoice.credited": (of) => `Credit note issued: ${of("number")}`,
   "key.created": (of) => `API key created: ${of("name")}`,
@@ -191,6 +192,7 @@ function inWords(type: string): string {
 
 function addressOf(type: string, of: (name: string) => string): string | null {
   if (type.startsWith("invoice")) return of("id") ? `/invoices/${of("id")}` : "/invoices";
+  if (type.startsWith("budget.alert") || type.startsWith("account_budget")) return "/budget";
   if (type.startsWith("budget")) return "/usage";
   if (type.startsWith("key") || type.startsWith("api_key")) return "/keys";
   const adapter = of("adapter");

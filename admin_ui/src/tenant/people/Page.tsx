@@ -13,7 +13,7 @@ export default function Page() {
     <>
       <PageHeader
         title="People"
-        description="Who may sign in to this account, and as what. A change holds for their next request."
+        description="People who can sign in to this account, and their roles. Role changes apply from the next request."
         action={
           <Button leftSection={<IconPlus size={16} />} onClick={invite.open}>
             Invite

@@ -49,7 +49,7 @@ export function AnswerPane({ name, model, onModel, onRemove, stream }: AnswerPan
           </ActionIcon>
         )}
       </Group>
-      <Scrollable label={`${name}, the text`} className={classes.body}>
+      <Scrollable label={`${name}, text`} className={classes.body}>
         {before.map(({ prompt, answer: said }, index) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: turns only grow
           <Stack key={index} gap={4} mb="sm">
@@ -74,7 +74,7 @@ function AnswerBody({ answer }: { answer: Answer }) {
   if (answer.status === "idle")
     return (
       <Text c="dimmed" size="sm">
-        The answer appears here.
+        The response appears here.
       </Text>
     );
   return (
@@ -94,12 +94,12 @@ function AnswerBody({ answer }: { answer: Answer }) {
       )}
       {answer.status === "done" && answer.text === "" && (
         <Text c="dimmed" size="sm">
-          The model ended its answer at once.
+          The model returned an empty response.
         </Text>
       )}
       {answer.status === "stopped" && (
         <Text c="dimmed" size="sm">
-          Stopped. What was generated is still charged.
+          Stopped. Tokens generated so far are billed.
         </Text>
       )}
       {answer.status === "failed" && <ErrorState error={answer.error} />}
@@ -108,10 +108,10 @@ function AnswerBody({ answer }: { answer: Answer }) {
 }
 
 const RESIDENCY: Record<string, { color: string; meaning: string }> = {
-  device: { color: "teal", meaning: "The adapter was in device memory: nothing to load" },
-  host: { color: "blue", meaning: "The adapter came from the engine's host memory" },
-  shared: { color: "yellow", meaning: "The adapter came from the shared cache" },
-  store: { color: "orange", meaning: "A cold start: the adapter came from the object store" },
+  device: { color: "teal", meaning: "The adapter was already in device memory" },
+  host: { color: "blue", meaning: "The adapter was loaded from host memory" },
+  shared: { color: "yellow", meaning: "The adapter was loaded from the shared cache" },
+  store: { color: "orange", meaning: "Cold start: the adapter was loaded from the object store" },
 };
 
 const ENDED = ["done", "stopped"];
@@ -152,7 +152,7 @@ function Measures({ answer }: { answer: Answer }) {
           </Tooltip>
         )}
         {headers?.tier && <Badge color="gray">{headers.tier}</Badge>}
-        {finish === "length" && <Badge color="yellow">cut at the token limit</Badge>}
+        {finish === "length" && <Badge color="yellow">stopped at the token limit</Badge>}
         {receipt.data && (
           <Anchor component={Link} to={`/requests/${receipt.data.id}`} size="xs">
             Receipt

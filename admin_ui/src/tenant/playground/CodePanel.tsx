@@ -37,7 +37,7 @@ export function CodePanel({ setup, turns }: { setup: Setup; turns: readonly Turn
             )}
           </Group>
           <Code
-            label={`The request in ${language}`}
+            label={`Request in ${language}`}
             code={codeOf(language, window.location.origin, chatRequest(setup, model, turns))}
           />
         </Accordion.Panel>

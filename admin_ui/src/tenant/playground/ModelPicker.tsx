@@ -38,7 +38,7 @@ export function ModelPicker({ label, model, onModel }: ModelPickerProps) {
       )}
       allowDeselect={false}
       searchable
-      nothingFoundMessage="No such model"
+      nothingFoundMessage="No models match"
     />
   );
 }

@@ -24,7 +24,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Playground"
-        description="One prompt, several adapters and versions. Requests here are metered like any other."
+        description="Compare adapters and versions on one prompt. Requests are billed like any other."
       />
       {(isPending || askable.isPending) && <TableSkeleton />}
       {failed && !isReady && <ErrorState error={failed} onRetry={again} />}
@@ -67,7 +67,7 @@ function Comparison({ options, told, askable }: ComparisonProps) {
           <AnswerPane
             // biome-ignore lint/suspicious/noArrayIndexKey: a pane is its place
             key={index}
-            name={`Answer ${index + 1}`}
+            name={`Response ${index + 1}`}
             model={setup.models[index] ?? null}
             onModel={(model) =>
               setSetup({
@@ -91,7 +91,7 @@ function Comparison({ options, told, askable }: ComparisonProps) {
               setSetup({ ...setup, models: [...setup.models, options[0]?.value ?? ""] })
             }
           >
-            Add a model
+            Add model
           </Button>
           {streams.some(({ turns }) => turns.length > 0) && (
             <Button
@@ -103,15 +103,15 @@ function Comparison({ options, told, askable }: ComparisonProps) {
                 for (const stream of streams) stream.forget();
               }}
             >
-              Forget the turns
+              Clear conversation
             </Button>
           )}
           <ShareButton setup={setup} />
         </Group>
         <Text size="xs" c="dimmed">
           {setup.isTogether
-            ? "Asked at once, they share the engine: their times are no comparison."
-            : "Asked in turn, each has the engine to itself as far as others let it."}
+            ? "Requests run at the same time and share the engine, so their times cannot be compared."
+            : "Requests run one after the other, so they do not slow each other down."}
         </Text>
       </Group>
       <CodePanel setup={setup} turns={keepsTurns ? (streams[0]?.turns ?? []) : []} />
@@ -165,7 +165,7 @@ function ShareButton({ setup }: { setup: Setup }) {
   };
   return (
     <Button size="xs" variant="default" leftSection={<IconLink size={14} />} onClick={copy}>
-      {isCopied ? "Link copied; it is in the address, too" : "Link to this"}
+      {isCopied ? "Link copied" : "Copy link"}
     </Button>
   );
 }

@@ -65,12 +65,12 @@ export function PromptForm(props: PromptFormProps) {
       <Group mt="md" justify="space-between">
         <Group gap="lg">
           <Checkbox
-            label="Ask all at once"
+            label="Send to all models at once"
             checked={setup.isTogether}
             onChange={(event) => onChange({ ...setup, isTogether: event.currentTarget.checked })}
           />
           <Checkbox
-            label="Keep the turns before"
+            label="Keep conversation history"
             checked={props.keepsTurns}
             onChange={(event) => props.onKeepsTurns(event.currentTarget.checked)}
           />
@@ -96,7 +96,7 @@ export function PromptForm(props: PromptFormProps) {
               leftSection={<IconPlayerPlay size={16} />}
               disabled={!canRun}
             >
-              {setup.models.length === 1 ? "Ask" : `Ask ${setup.models.length}`}
+              {setup.models.length === 1 ? "Send" : `Send to ${setup.models.length} models`}
             </Button>
           )}
         </Group>

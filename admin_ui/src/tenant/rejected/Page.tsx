@@ -8,7 +8,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Rejected calls"
-        description="Calls of the inference API that were answered with an error, newest first."
+        description="Inference API calls that returned an error, newest first."
       />
       <RejectedList side="tenant" />
     </>

@@ -8,7 +8,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Requests"
-        description="What has ended, each with its times, its charge and a signed receipt."
+        description="Finished requests with their timing, charge and signed receipt."
       />
       <RequestList side="tenant" addressOf={(id) => `/requests/${id}`} />
     </>

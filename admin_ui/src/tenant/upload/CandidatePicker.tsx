@@ -14,7 +14,7 @@ export function CandidatePicker({ candidates, chosen, onChoose }: CandidatePicke
   const top = Math.min(...candidates.map(({ folder }) => depth(folder)));
   return (
     <Radio.Group
-      label={`There are ${candidates.length} adapters in this folder; which one?`}
+      label={`This folder has ${candidates.length} adapters. Choose one:`}
       value={chosen?.folder ?? ""}
       onChange={(folder) => {
         const found = candidates.find((candidate) => candidate.folder === folder);
@@ -30,8 +30,8 @@ export function CandidatePicker({ candidates, chosen, onChoose }: CandidatePicke
             disabled={candidate.problem !== null}
             label={
               <Text size="sm">
-                {candidate.folder.split("/").at(-1) || "The folder itself"}
-                {candidate.step === null && candidate.problem === null && " (the final one)"}
+                {candidate.folder.split("/").at(-1) || "Main folder"}
+                {candidate.step === null && candidate.problem === null && " (final)"}
               </Text>
             }
             description={candidate.problem ?? told(candidate)}

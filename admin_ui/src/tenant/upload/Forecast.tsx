@@ -27,18 +27,20 @@ export function Forecast({ of, parcel, hasName, preflight, error, isAsking }: Fo
         </Text>
         <Badge color="gray">{formatBytes(parcel.weights.whole.size)}</Badge>
         {of.weights.length > 1 && (
-          <Badge color="gray">{of.weights.length} files, sent as one</Badge>
+          <Badge color="gray">{of.weights.length} files, uploaded as one</Badge>
         )}
-        {parcel.template !== null && <Badge color="blue">with its chat template</Badge>}
+        {parcel.template !== null && <Badge color="blue">with chat template</Badge>}
         {parcel.draftLayer !== null && (
-          <Badge color="blue">
-            with its draft layer, {formatBytes(parcel.draftLayer.whole.size)}
-          </Badge>
+          <Badge color="blue">with draft layer, {formatBytes(parcel.draftLayer.whole.size)}</Badge>
         )}
-        {isAsking && <Loader size="xs" aria-label="Asking the server" />}
+        {isAsking && <Loader size="xs" aria-label="Checking with the server" />}
       </Group>
       {!preflight && parcel.doubts.length > 0 && (
-        <Alert color="yellow" icon={<IconAlertTriangle size={18} />} title="It will be rejected">
+        <Alert
+          color="yellow"
+          icon={<IconAlertTriangle size={18} />}
+          title="This adapter will be rejected"
+        >
           {parcel.doubts.map((doubt) => (
             <Text size="sm" key={doubt}>
               {doubt}
@@ -48,7 +50,7 @@ export function Forecast({ of, parcel, hasName, preflight, error, isAsking }: Fo
       )}
       {!hasName && (
         <Text size="sm" c="dimmed">
-          Give it a name; then the server says whether it would be accepted.
+          Enter a name to check whether the adapter would be accepted.
         </Text>
       )}
       {error != null && <Unknown error={error} />}
@@ -70,7 +72,7 @@ function Unknown({ error }: { error: unknown }) {
     <Alert
       color={later ? "yellow" : "red"}
       role="alert"
-      title={later ? "The server cannot say yet" : "It would be rejected"}
+      title={later ? "The server could not check the adapter" : "This adapter would be rejected"}
     >
       {describe(error)}
     </Alert>
@@ -85,7 +87,7 @@ function Verdict({ preflight }: { preflight: Schemas["Preflight"] }) {
       <Alert
         color="red"
         icon={<IconCircleX size={18} />}
-        title="It would be rejected; nothing has been sent"
+        title="This adapter would be rejected. Nothing has been uploaded."
         role="status"
       >
         <Problems problems={validation.problems} label="Reasons" />
@@ -96,13 +98,13 @@ function Verdict({ preflight }: { preflight: Schemas["Preflight"] }) {
       <Alert
         color="teal"
         icon={<IconCircleCheck size={18} />}
-        title="It would be accepted"
+        title="This adapter would be accepted"
         role="status"
       >
-        By its config and header; the values are looked at once they are there.
+        The config and the file header are valid. The weights are checked after the upload.
       </Alert>
       {warnings.length > 0 && (
-        <Alert color="yellow" icon={<IconAlertTriangle size={18} />} title="But note">
+        <Alert color="yellow" icon={<IconAlertTriangle size={18} />} title="Warnings">
           <Problems problems={warnings} label="Warnings" />
         </Alert>
       )}
@@ -118,17 +120,20 @@ function Costs({ preflight }: { preflight: Schemas["Preflight"] }) {
   const slowest = loads.findLast(({ ms }) => ms !== null);
   return (
     <SimpleGrid cols={{ base: 2, sm: 4 }} spacing="sm">
-      <Figure label="On the device" hint={footprint && `${formatCount(footprint.pages)} pages`}>
+      <Figure label="Device memory" hint={footprint && `${formatCount(footprint.pages)} pages`}>
         {written(size("device"))}
       </Figure>
-      <Figure label="In host memory">{written(size("host"))}</Figure>
+      <Figure label="Host memory">{written(size("host"))}</Figure>
       <Figure
-        label="A cold load takes"
-        hint={slowest ? `from ${slowest.tier}, on average` : "no load has been seen yet"}
+        label="Cold load time"
+        hint={slowest ? `from ${slowest.tier}, on average` : "no load measured yet"}
       >
         {slowest?.ms != null ? formatMs(slowest.ms) : "–"}
       </Figure>
-      <Figure label="Storage, 30 days" hint={storage ? "by today's prices" : "has no price"}>
+      <Figure
+        label="Storage, 30 days"
+        hint={storage ? "at current prices" : "storage has no price"}
+      >
         {storage ? formatMoney(storage.amount, storage.currency) : "–"}
       </Figure>
     </SimpleGrid>

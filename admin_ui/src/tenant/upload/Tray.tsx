@@ -54,7 +54,7 @@ export default function Tray() {
           variant="subtle"
           color="gray"
           aria-expanded={!isFolded}
-          aria-label={isFolded ? "Unfold the uploads" : "Fold the uploads"}
+          aria-label={isFolded ? "Expand uploads" : "Collapse uploads"}
           onClick={() => setFolded(!isFolded)}
         >
           {isFolded ? <IconChevronUp size={16} /> : <IconChevronDown size={16} />}
@@ -81,25 +81,22 @@ function Sending({ job }: { job: Job }) {
     <>
       <Heading name={job.name} note={job.folder}>
         {job.phase === "sending" && (
-          <Action label={`Pause the upload of ${job.name}`} onClick={() => desk.pause(job.id)}>
+          <Action label={`Pause upload of ${job.name}`} onClick={() => desk.pause(job.id)}>
             <IconPlayerPause size={16} />
           </Action>
         )}
         {job.phase === "paused" && (
-          <Action label={`Go on with ${job.name}`} onClick={() => void desk.resume(job.id)}>
+          <Action label={`Resume upload of ${job.name}`} onClick={() => void desk.resume(job.id)}>
             <IconPlayerPlay size={16} />
           </Action>
         )}
         {job.phase === "failed" && (
-          <Action label={`Try ${job.name} again`} onClick={() => void desk.resume(job.id)}>
+          <Action label={`Retry upload of ${job.name}`} onClick={() => void desk.resume(job.id)}>
             <IconRefresh size={16} />
           </Action>
         )}
         {job.phase !== "finishing" && (
-          <Action
-            label={`Cancel the upload of ${job.name}`}
-            onClick={() => void desk.cancel(job.id)}
-          >
+          <Action label={`Cancel upload of ${job.name}`} onClick={() => void desk.cancel(job.id)}>
             <IconX size={16} />
           </Action>
         )}
@@ -134,7 +131,7 @@ function words({ phase, sentBytes, bytes, speed }: Job, percent: number): string
     case "interrupted":
       return `Interrupted at ${far}`;
     case "finishing":
-      return "All sent; the server puts it together";
+      return "Upload complete. The server is assembling the files.";
     default:
       return `Stopped at ${far}`;
   }
@@ -156,7 +153,7 @@ function Again({ job }: { job: Job }) {
         if (isSent) return;
       }
       setProblem(
-        "This is not the adapter that was being sent: its size, config or header differ. Choose the same folder, or cancel the upload.",
+        "This is a different adapter: its size, config or header differs from the upload. Choose the same folder, or cancel the upload.",
       );
     } catch (error) {
       setProblem(describe(error));
@@ -165,7 +162,7 @@ function Again({ job }: { job: Job }) {
   return (
     <Stack gap={6} mt={6}>
       <FolderButton size="xs" label={`Choose the folder of ${job.name} again`} onChosen={choose}>
-        Choose the folder again to go on
+        Choose the folder again to resume
       </FolderButton>
       {problem && (
         <Text size="xs" c="red" role="alert">
@@ -205,7 +202,7 @@ function Checked({ job }: { job: Job }) {
       )}
       {isDecided && (
         <Anchor component={Link} size="sm" to={reportPath(job.name, job.version)}>
-          {state === "rejected" ? "See why it was rejected" : "See its report"}
+          {state === "rejected" ? "Show rejection reasons" : "Show report"}
         </Anchor>
       )}
     </>

@@ -38,7 +38,7 @@ export default function UploadDialog({ name, onClose }: UploadDialogProps) {
       opened
       onClose={onClose}
       size="xl"
-      title={<Text fw={600}>{name ? `Upload a new version of ${name}` : "Upload an adapter"}</Text>}
+      title={<Text fw={600}>{name ? `Upload a new version of ${name}` : "Upload adapter"}</Text>}
       closeButtonProps={{ "aria-label": "Close" }}
     >
       <UploadForm fixed={name} onClose={onClose} />
@@ -86,7 +86,9 @@ function UploadForm({ fixed, onClose }: { fixed: string; onClose: () => void }) 
         <TextInput
           label="Name"
           description={
-            fixed ? undefined : "Requests call it by this; a name that exists gets a new version"
+            fixed
+              ? undefined
+              : "Requests use this name as the model. If the name exists, a new version is created"
           }
           placeholder="support-tone"
           value={typed}
@@ -96,14 +98,14 @@ function UploadForm({ fixed, onClose }: { fixed: string; onClose: () => void }) 
         />
         <FolderDrop onChosen={take} />
         {nothing && (
-          <Alert color="red" role="alert" title="Nothing to send">
+          <Alert color="red" role="alert" title="No adapter found">
             {nothing}
           </Alert>
         )}
         {candidates.length > 1 && (
           <CandidatePicker candidates={candidates} chosen={chosen} onChoose={setChosen} />
         )}
-        {parcel.error && <ErrorState error={parcel.error} title="This cannot be sent" />}
+        {parcel.error && <ErrorState error={parcel.error} title="This folder cannot be uploaded" />}
         {chosen && parcel.data && (
           <Forecast
             of={chosen}
@@ -117,7 +119,7 @@ function UploadForm({ fixed, onClose }: { fixed: string; onClose: () => void }) 
         {existing && (
           <WhatServes adapter={existing} keeps={keepsInactive} onKeeps={setKeepsInactive} />
         )}
-        {keep.error ? <ErrorState error={keep.error} title="Nothing was sent" /> : null}
+        {keep.error ? <ErrorState error={keep.error} title="The upload was not started" /> : null}
         <Group justify="flex-end">
           <Button variant="default" onClick={onClose}>
             Close
@@ -147,7 +149,7 @@ function FolderDrop({ onChosen }: { onChosen: (entries: Entry[]) => void }) {
         <Group gap="md" wrap="nowrap">
           <IconFolderUp size={32} stroke={1.5} aria-hidden />
           <div>
-            <Text fw={500}>Drop the folder that the trainer wrote</Text>
+            <Text fw={500}>Drop the folder that your trainer saved</Text>
             <Text size="sm" c="dimmed">
               With {CONFIG_NAME} and {WEIGHTS_NAME}, as PEFT saves them
             </Text>

@@ -4,7 +4,7 @@ import type { VersionState } from "../adapters/model";
 
 const STEPS = [
   { text: "Received and stored", from: "quarantined" },
-  { text: "Waited for its turn", from: "validating" },
+  { text: "Waited in the queue", from: "validating" },
   { text: "Checked against the base model", from: "active" },
 ] as const;
 
@@ -25,7 +25,7 @@ export function ValidationSteps({ state }: { state: VersionState }) {
       ? "Rejected"
       : state === "revoked"
         ? "Revoked"
-        : "Active: requests may use it";
+        : "Active: requests can use it";
   return (
     <Stack gap={2} role="status" aria-label="Validation">
       {STEPS.map(({ text }, at) => (
@@ -42,7 +42,7 @@ export function ValidationSteps({ state }: { state: VersionState }) {
   );
 }
 
-const WORDS = { done: "done", now: "under way", next: "to come", bad: "failed" };
+const WORDS = { done: "done", now: "in progress", next: "pending", bad: "failed" };
 
 function Step({ text, mark }: { text: string; mark: keyof typeof WORDS }) {
   return (

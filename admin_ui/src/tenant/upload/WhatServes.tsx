@@ -12,34 +12,34 @@ interface WhatServesProps {
 /** What becomes of the requests of a name that serves, once its new version is checked. */
 export function WhatServes({ adapter, keeps, onKeeps }: WhatServesProps) {
   const { name, traffic } = adapter;
-  const now = `${name} serves ${servesText(adapter)} now`;
+  const now = `${name} currently serves ${servesText(adapter)}`;
   const load = traffic ? `, ${counted(traffic.requests, "request")} in the last 24 hours` : "";
   if (hasDefaultAlias(adapter))
     return (
       <Alert color="blue" icon={<IconInfoCircle size={18} />} title={`${now}${load}`}>
-        The new version takes no requests by itself: the alias {DEFAULT_ALIAS} says what {name}{" "}
-        serves. Change it on the adapter's roll-out page.
+        The new version does not receive requests automatically: the alias {DEFAULT_ALIAS} selects
+        the version that serves {name}. Change it on the adapter's rollout page.
       </Alert>
     );
   return (
     <Alert color="yellow" icon={<IconInfoCircle size={18} />} title={`${now}${load}`}>
       <Radio.Group
-        aria-label="What the new version does"
+        aria-label="Traffic for the new version"
         value={keeps ? "inactive" : "all"}
         onChange={(value) => onKeeps(value === "inactive")}
       >
         <Stack gap="xs">
           <Radio
             value="all"
-            label={`Activate: it takes 100% of the requests for ${name} as soon as it is checked`}
+            label={`Activate: it receives 100% of the requests for ${name} after it has been checked`}
           />
           <Radio
             value="inactive"
-            label="Keep inactive: nothing changes until you roll it out"
+            label="Keep inactive: traffic does not change until you roll it out"
             description={
               <Text span inherit>
-                Sets the alias {DEFAULT_ALIAS} to {servesText(adapter)}. The new version can be
-                called by its number.
+                Sets the alias {DEFAULT_ALIAS} to {servesText(adapter)}. You can call the new
+                version by its number.
               </Text>
             }
           />

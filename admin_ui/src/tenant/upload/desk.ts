@@ -147,7 +147,7 @@ export class UploadDesk {
     if (parcel !== undefined) {
       if (!isSame(await identityOf(parcel), work.kept.identity))
         throw new Error(
-          "This is not the adapter that was being sent: its size, config or header differ. Choose the same folder, or cancel the upload.",
+          "This is a different adapter: its size, config or header differs from the upload. Choose the same folder, or cancel the upload.",
         );
       work.parcel = parcel;
     }
@@ -196,7 +196,7 @@ export class UploadDesk {
 
   private async sent(work: Work, signal: AbortSignal): Promise<number> {
     const { kept, parcel } = work;
-    if (parcel === null) throw new Error("The files have to be chosen again.");
+    if (parcel === null) throw new Error("Choose the files again to resume the upload.");
     const upload = await this.opened(kept);
     // Only the answer to the last request was lost: the newest version is what it became.
     if (upload.status === "used") return server.newestVersion(this.credentials, kept.name);

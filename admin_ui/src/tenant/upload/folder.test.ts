@@ -37,7 +37,7 @@ describe("candidatesIn", () => {
       ...peft("run/checkpoint-1/"),
     ]);
     expect(found.map(({ folder }) => folder)).toEqual(["run/checkpoint-1", "run"]);
-    expect(found[1]?.problem).toContain("is a pickle and is never read");
+    expect(found[1]?.problem).toContain("is a pickle file");
   });
 
   it("takes shards by their index, and misses one", async () => {
@@ -51,12 +51,12 @@ describe("candidatesIn", () => {
     const [whole] = await candidatesIn(entries);
     expect(whole?.weights.map(({ name }) => name)).toEqual(["m-1.safetensors", "m-2.safetensors"]);
     const [short] = await candidatesIn(entries.slice(0, 3));
-    expect(short?.problem).toContain("m-2.safetensors, which is missing");
+    expect(short?.problem).toContain("m-2.safetensors, but this file is missing");
   });
 
   it("finds nothing where there is no config, and says so", async () => {
     expect(await candidatesIn([entry("notes/readme.md")])).toEqual([]);
-    expect(nothingFound([entry("notes/readme.md")])).toContain("There is no adapter in it");
+    expect(nothingFound([entry("notes/readme.md")])).toContain("This folder has no adapter");
     expect(nothingFound([entry("w/adapter_model.safetensors")])).toContain(
       "no adapter_config.json",
     );

@@ -108,11 +108,13 @@ async function weightsIn(files: ReadonlyMap<string, File>): Promise<File[]> {
   const whole = files.get(WEIGHTS_NAME);
   if (whole !== undefined) return [whole];
   const index = files.get(INDEX_NAME);
-  if (index === undefined) throw new HeaderError(`${WEIGHTS_NAME} is missing; ${instead(files)}`);
+  if (index === undefined) throw new HeaderError(`${WEIGHTS_NAME} is missing. ${instead(files)}`);
   return (await shardsOf(index)).map((name) => {
     const shard = files.get(name);
     if (shard === undefined)
-      throw new HeaderError(`${INDEX_NAME} names ${name}, which is missing.`);
+      throw new HeaderError(
+        `${INDEX_NAME} lists ${name}, but this file is missing. Add it to the folder.`,
+      );
     return shard;
   });
 }
@@ -124,7 +126,10 @@ async function shardsOf(index: File): Promise<string[]> {
     typeof places === "object" && places !== null
       ? Object.values(places).filter((name) => typeof name === "string")
       : [];
-  if (names.length === 0) throw new HeaderError(`${INDEX_NAME} names no files.`);
+  if (names.length === 0)
+    throw new HeaderError(
+      `${INDEX_NAME} lists no files. Save the adapter again with save_pretrained.`,
+    );
   return [...new Set(names)].sort();
 }
 
@@ -134,27 +139,29 @@ function instead(files: ReadonlyMap<string, File>): string {
   const has = (pattern: RegExp) => names.find((name) => pattern.test(name));
   const pickle = has(/\.(bin|pt|pth|ckpt)$/);
   if (pickle)
-    return `${pickle} is a pickle and is never read, because it can hold code. Save the adapter again with save_pretrained(..., safe_serialization=True).`;
-  if (has(/\.gguf$/)) return "upload the PEFT folder that the GGUF file was made from.";
+    return `${pickle} is a pickle file. Pickle files are not accepted because they can contain code. Save the adapter again with save_pretrained(..., safe_serialization=True).`;
+  if (has(/\.gguf$/)) return "Upload the PEFT folder that the GGUF file was created from.";
   if (has(/^adapters\.safetensors$/))
-    return "this is MLX's form: `tenora adapter push` converts it.";
+    return "This folder has MLX format. Upload it with `tenora adapter push`, which converts it.";
   const other = has(/\.safetensors$/);
-  if (other) return `rename ${other} if it is the adapter's.`;
-  return `an adapter's folder holds ${CONFIG_NAME} and ${WEIGHTS_NAME}, as PEFT saves them.`;
+  if (other) return `If ${other} contains the adapter's weights, rename it.`;
+  return `An adapter folder needs ${CONFIG_NAME} and ${WEIGHTS_NAME}, as saved by PEFT.`;
 }
 
 /** Why nothing of it can be sent, where no folder has a config. */
 export function nothingFound(entries: readonly Entry[]): string {
   const files = new Map(entries.map(({ file }) => [file.name, file]));
-  if (entries.length === 0) return "The folder is empty.";
+  if (entries.length === 0) return "The folder is empty. Choose the folder that PEFT saved.";
   if ([...files.keys()].some((name) => /\.(safetensors|bin|gguf)$/.test(name)))
-    return `There are weights here, and no ${CONFIG_NAME}: choose the whole folder that save_pretrained wrote.`;
-  return `There is no adapter in it: a folder with ${CONFIG_NAME} and ${WEIGHTS_NAME}, as PEFT saves them.`;
+    return `This folder has weights but no ${CONFIG_NAME}. Choose the complete folder that save_pretrained wrote.`;
+  return `This folder has no adapter. Choose a folder with ${CONFIG_NAME} and ${WEIGHTS_NAME}, as saved by PEFT.`;
 }
 
 async function jsonOf(file: File, bytesMax: number): Promise<Record<string, unknown>> {
   if (file.size > bytesMax)
-    throw new HeaderError(`${file.name} has ${file.size} bytes; at most ${bytesMax} are taken.`);
+    throw new HeaderError(
+      `${file.name} is too large: it has ${file.size} bytes, and at most ${bytesMax} are allowed.`,
+    );
   try {
     const value: unknown = JSON.parse(await file.text());
     if (typeof value === "object" && value !== null && !Array.isArray(value))
@@ -211,11 +218,11 @@ async function templateOf({ template, tokenizerConfig }: Candidate): Promise<str
 function doubtsAbout(config: Record<string, unknown>): string[] {
   const doubts: string[] = [];
   if (config.peft_type !== undefined && config.peft_type !== "LORA")
-    doubts.push(`The config says ${String(config.peft_type)}; only LoRA is served.`);
-  if (config.use_dora === true) doubts.push("DoRA is not served: train with use_dora=False.");
+    doubts.push(`The adapter type is ${String(config.peft_type)}. Only LoRA is supported.`);
+  if (config.use_dora === true) doubts.push("DoRA is not supported. Train with use_dora=False.");
   if (typeof config.bias === "string" && config.bias !== "none")
-    doubts.push("Trained biases are not served: train with bias='none'.");
+    doubts.push("Trained biases are not supported. Train with bias='none'.");
   if (Array.isArray(config.modules_to_save) && config.modules_to_save.length > 0)
-    doubts.push("Whole trained modules are not served: train without modules_to_save.");
+    doubts.push("Fully trained modules are not supported. Train without modules_to_save.");
   return doubts;
 }

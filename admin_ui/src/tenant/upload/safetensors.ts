@@ -32,11 +32,11 @@ function isRecord(value: unknown): value is Record<string, unknown> {
 /** How long the header with its length is. Throws HeaderError when it is no such file. */
 export async function headerBytes(file: Blob, name: string): Promise<number> {
   if (file.size < LENGTH_BYTES)
-    throw new HeaderError(`${name} is too short to be a safetensors file.`);
+    throw new HeaderError(`${name} is too short for a safetensors file. Save the adapter again.`);
   const prefix = new DataView(await file.slice(0, LENGTH_BYTES).arrayBuffer());
   const length = prefix.getBigUint64(0, true);
   if (length > BigInt(HEADER_BYTES_MAX) || length > BigInt(file.size - LENGTH_BYTES))
-    throw new HeaderError(`${name} is not a safetensors file: its header length makes no sense.`);
+    throw new HeaderError(`${name} is not a safetensors file: its header length is not valid.`);
   return LENGTH_BYTES + Number(length);
 }
 
@@ -54,12 +54,12 @@ async function tensorsOf(file: Blob, name: string, headerEnd: number): Promise<T
 }
 
 function tensorOf(name: string, entry: unknown): Tensor {
-  if (!isRecord(entry)) throw new HeaderError(`Tensor "${name}" has no description.`);
+  if (!isRecord(entry)) throw new HeaderError(`The header has no description of tensor "${name}".`);
   const { dtype, shape, data_offsets: offsets } = entry;
   const numbers = (value: unknown): value is number[] =>
     Array.isArray(value) && value.every((n) => Number.isSafeInteger(n) && n >= 0);
   if (typeof dtype !== "string" || !numbers(shape) || !numbers(offsets) || offsets.length !== 2)
-    throw new HeaderError(`Tensor "${name}" is described wrongly.`);
+    throw new HeaderError(`The header's description of tensor "${name}" is not valid.`);
   const [begin = 0, end = 0] = offsets;
   return { name, dtype, shape, begin, end };
 }
@@ -82,7 +82,7 @@ async function merged(files: readonly File[]): Promise<Weights> {
     const headerEnd = await headerBytes(file, file.name);
     for (const { name, dtype, shape, begin, end } of await tensorsOf(file, file.name, headerEnd)) {
       if (entries.has(name))
-        throw new HeaderError(`Tensor "${name}" is in ${file.name} and in a file before it, too.`);
+        throw new HeaderError(`Tensor "${name}" is in ${file.name} and also in an earlier file.`);
       entries.set(name, { dtype, shape, data_offsets: [position + begin, position + end] });
     }
     pieces.push(file.slice(headerEnd));

@@ -87,7 +87,7 @@ export function sendPart(
       if (request.status >= 200 && request.status < 300) resolve(request.response);
       else reject(new ApiError(request.status, request.response));
     };
-    request.onerror = () => reject(new TypeError("The connection broke off."));
+    request.onerror = () => reject(new TypeError("The connection was lost. Try again."));
     request.onabort = () => reject(new DOMException("Stopped.", "AbortError"));
     signal.addEventListener("abort", () => request.abort(), { once: true });
     if (signal.aborted) request.abort();

@@ -51,7 +51,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Usage and cost"
-        description="By the prices in force when it was used, exact to the last digit. Days and months are UTC."
+        description="Usage at the prices in force at the time, with exact amounts. Days and months are in UTC."
         action={
           <Button
             variant="default"
@@ -72,7 +72,7 @@ export default function Page() {
           allowDeselect={false}
           data={[
             {
-              group: "Until now",
+              group: "To date",
               items: Object.entries(SPANS).map(([value, label]) => ({ value, label })),
             },
             { group: "Months", items: offered },
@@ -97,14 +97,15 @@ export default function Page() {
           onChange={(value) => set("of", value)}
         />
       </Group>
-      {file.error && <ErrorState error={file.error} title="No file was made" />}
+      {file.error && <ErrorState error={file.error} title="The CSV file could not be created" />}
       {usage.isPending && <TableSkeleton rows={8} />}
       {usage.error && !usage.data && (
         <ErrorState error={usage.error} onRetry={() => usage.refetch()} />
       )}
       {isEmpty && (
-        <EmptyState icon={<IconChartBar size={24} />} title="Nothing was used in this time">
-          Send a request, or ask something in the playground: it appears here within seconds.
+        <EmptyState icon={<IconChartBar size={24} />} title="No usage in this period">
+          Send a request with the API or in the playground. It appears here within seconds. Or
+          choose a longer period.
         </EmptyState>
       )}
       {view && !isEmpty && (

@@ -27,8 +27,8 @@ export function Totals({ total }: { total: Result }) {
       </SimpleGrid>
       {unrated > 0 && (
         <Alert color="yellow" title="Some usage has no price yet" mb="md">
-          {formatCount(unrated)} sequences are not in the cost above, because no price is set for
-          them.
+          {formatCount(unrated)} sequences are not included in the cost because they have no price
+          yet.
         </Alert>
       )}
     </>

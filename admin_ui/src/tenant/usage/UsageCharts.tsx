@@ -36,7 +36,7 @@ export function UsageCharts({ view, measure, by, stale, onPick, onBrush }: Usage
           <Panel
             key={key}
             title={title}
-            note="A bar leads to the requests behind it, and so does a range drawn over several."
+            note="Select a bar, or drag across several, to see the requests."
             stale={stale}
           >
             <TimeSeries

@@ -17,7 +17,7 @@ export function UsageTable({ view, by, addressOf }: UsageTableProps) {
   const name = by === "none" ? "Usage" : `Usage by ${group.toLowerCase()}`;
   return (
     <Card p={0}>
-      <Scrollable label={`${name}, the numbers`}>
+      <Scrollable label={`${name}, table`}>
         <Table miw={640} aria-label={name}>
           <Table.Thead>
             <Table.Tr>

@@ -15,7 +15,7 @@ export const GROUPS = [
   { value: "tier", label: "Class" },
   { value: "kind", label: "Kind" },
   { value: "model", label: "Model" },
-  { value: "none", label: "Nothing" },
+  { value: "none", label: "None" },
 ] as const;
 export type Group = (typeof GROUPS)[number]["value"];
 
@@ -120,7 +120,7 @@ export function named(result: Result, by: Group, keys: ReadonlyMap<string, strin
       return of(version, { adapter: version });
     }
     case "api_key": {
-      if (!result.api_key_id) return of("no key", null);
+      if (!result.api_key_id) return of("no API key", null);
       const id = result.api_key_id;
       return of(keys.get(id) ?? id, { api_key: id });
     }

@@ -7,7 +7,7 @@ export default function Page() {
     <EndpointsPage
       side="own"
       base="/webhooks"
-      description="Servers of yours that are told what happens: adapters, roll-outs, budgets, keys, invoices. Each event is signed."
+      description="Your servers that receive signed events about adapters, rollouts, budgets, API keys and invoices."
       mayChange
     />
   );

@@ -176,13 +176,11 @@ def _message(session: InferenceSession, body: MessagesRequest, output: _Output) 
 
 
 def _usage(session: InferenceSession) -> MessageUsage:
-    """The engine's meters; before they are complete, the prompt and what has come."""
+    """The engine's meters; before they are complete, the prompt alone."""
     usage = session.usage()
     if not usage.prompt_tokens:
-        so_far = session.usage_so_far()
-        return MessageUsage(
-            input_tokens=so_far["prompt_tokens"], output_tokens=so_far["completion_tokens"]
-        )
+        so_far = session.usage_so_far(begun=False)
+        return MessageUsage(input_tokens=so_far["prompt_tokens"], output_tokens=0)
     cached = usage.prompt_tokens_details.cached_tokens
     return MessageUsage(
         input_tokens=usage.prompt_tokens - cached,

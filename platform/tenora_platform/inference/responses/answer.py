@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from tenora_engine.text.tool_parser import ToolCallArguments
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.ids import new_id
 from tenora_platform.inference.choice_reader import readers_of
+from tenora_platform.inference.logprobs import ChatScores
 from tenora_platform.inference.responses.conversation import NOT_CALLED, in_its_words
 from tenora_platform.inference.responses.schemas import (
     IncompleteDetails,
@@ -26,11 +27,12 @@ from tenora_platform.inference.responses.schemas import (
     OutputText,
     ResponseFailure,
     ResponseObject,
-    ResponseRequest,
     ResponseUsage,
     Status,
 )
+from tenora_platform.inference.responses.storing import Asked, stored
 from tenora_platform.inference.session import InferenceSession
+from tenora_platform.inference.stream import ClientGoneError
 from tenora_platform.inference.tool_schemas import ToolCallMade
 
 Event = dict[str, Any]
@@ -45,6 +47,12 @@ class _Output:
         self._open: OutputMessage | None = None
         self._call: OutputCall | None = None
         self._texts: list[str] = []  # of either
+        self._scores: list[Any] = []  # of the message's tokens
+        self._scores_told = 0
+
+    def score(self, tokens: Iterable[dict[str, Any]]) -> None:
+        """The log probabilities of tokens, before what they say."""
+        self._scores += tokens
 
     def add(self, said: str | ToolCallMade | ToolCallArguments) -> Iterator[Event]:
         if isinstance(said, ToolCallMade):
@@ -60,7 +68,13 @@ class _Output:
             if self._open is None:
                 yield from self._begin()
             self._texts.append(said)
-            yield self._event("response.output_text.delta", delta=said, logprobs=[])
+            new, self._scores_told = self._scores[self._scores_told :], len(self._scores)
+            yield self._event("response.output_text.delta", delta=said, logprobs=new)
+
+    def cut(self) -> None:
+        """What was being said stands as far as it came."""
+        for _ in self._close("incomplete"):
+            continue
 
     def end(self, reason: str | None) -> Iterator[Event]:
         """An answer that says nothing is an empty message."""
@@ -95,12 +109,13 @@ class _Output:
             self._call.status, self._call.arguments = status, text
             yield self._item("response.output_item.done", self._call)
         elif self._open is not None:
-            part = OutputText(text=text)
-            yield self._event("response.output_text.done", text=text, logprobs=[])
+            part = OutputText(text=text, logprobs=self._scores)
+            yield self._event("response.output_text.done", text=text, logprobs=self._scores)
             yield self._event("response.content_part.done", part=part.model_dump())
             self._open.status, self._open.content = status, [part]
             yield self._item("response.output_item.done", self._open)
         self._open, self._call, self._texts = None, None, []
+        self._scores, self._scores_told = [], 0
 
     def _of_call(self, kind: str, **more: Any) -> Event:
         assert self._call is not None
@@ -117,20 +132,20 @@ class _Output:
         return {"type": kind, "output_index": len(self.items) - 1, "item": item.model_dump()}
 
 
-async def response_whole(session: InferenceSession, body: ResponseRequest) -> ResponseObject:
+async def response_whole(session: InferenceSession, asked: Asked) -> ResponseObject:
     """The answer when nothing is streamed."""
     output = _Output()
     async with contextlib.aclosing(_events(session, output)) as events:
         async for _ in events:
             continue
-    return _ended(session, body, output)
+    ended = _ended(session, asked, output)
+    await stored(session, asked, ended)
+    return ended
 
 
-async def response_stream(
-    session: InferenceSession, body: ResponseRequest
-) -> AsyncGenerator[bytes]:
-    """Server-sent events. A failure after the first is `response.failed`; one before it is
-    raised."""
+async def response_stream(session: InferenceSession, asked: Asked) -> AsyncGenerator[bytes]:
+    """Server-sent events. A failure after the first is `response.failed`; one before it is raised.
+    The last one comes when the response has been stored."""
     output = _Output()
     number = 0
 
@@ -144,38 +159,52 @@ async def response_stream(
         async with contextlib.aclosing(_events(session, output)) as events:
             async for some in events:
                 if not number:
-                    begun = _response(session, body, _Output(), "in_progress").model_dump()
+                    begun = _response(session, asked, _Output(), "in_progress").model_dump()
                     yield sent({"type": "response.created", "response": begun})
                     yield sent({"type": "response.in_progress", "response": begun})
                 if some:
                     yield b"".join(map(sent, some))
-        ended = _ended(session, body, output)
+        ended = _ended(session, asked, output)
     except (ApiError, EngineError) as error:
         if not number:
             raise
-        failure = error if isinstance(error, ApiError) else from_engine(error)
-        ended = _response(session, body, output, "failed")
-        ended.error = ResponseFailure(code=failure.code or "server_error", message=failure.message)
+        ended = _failed(session, asked, output, error)
+    await stored(session, asked, ended)
     yield sent({"type": f"response.{ended.status}", "response": ended.model_dump()})
 
 
 async def _events(session: InferenceSession, output: _Output) -> AsyncGenerator[list[Event]]:
     """What each piece of the answer adds; nothing while it is held back."""
     (reader,) = readers_of(session)
+    scores = ChatScores(session.state.engine.text)
     with in_its_words():
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
+                output.score(scores.said(piece.logprobs))
                 events = [event for said in reader.read(piece) for event in output.add(said)]
                 if piece.finish_reason is not None:
                     events += output.end(piece.finish_reason)
                 yield events
 
 
-def _ended(session: InferenceSession, body: ResponseRequest, output: _Output) -> ResponseObject:
+def _failed(
+    session: InferenceSession, asked: Asked, output: _Output, error: ApiError | EngineError
+) -> ResponseObject:
+    """What a client has left is incomplete: nothing went wrong with it."""
+    output.cut()
+    if isinstance(error, ClientGoneError):
+        return _response(session, asked, output, "incomplete")
+    failure = error if isinstance(error, ApiError) else from_engine(error)
+    ended = _response(session, asked, output, "failed")
+    ended.error = ResponseFailure(code=failure.code or "server_error", message=failure.message)
+    return ended
+
+
+def _ended(session: InferenceSession, asked: Asked, output: _Output) -> ResponseObject:
     if output.reason is None:
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
     is_cut = output.reason == "length"
-    response = _response(session, body, output, "incomplete" if is_cut else "completed")
+    response = _response(session, asked, output, "incomplete" if is_cut else "completed")
     response.incomplete_details = IncompleteDetails() if is_cut else None
     response.completed_at = None if is_cut else int(time.time())
     usage = session.usage()
@@ -191,8 +220,9 @@ def _ended(session: InferenceSession, body: ResponseRequest, output: _Output) ->
 
 
 def _response(
-    session: InferenceSession, body: ResponseRequest, output: _Output, status: Status
+    session: InferenceSession, asked: Asked, output: _Output, status: Status
 ) -> ResponseObject:
+    body = asked.body
     choice = body.tool_choice or "auto"
     text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
     return ResponseObject(
@@ -205,6 +235,8 @@ def _response(
         model=body.model,
         output=output.items,
         parallel_tool_calls=body.parallel_tool_calls,
+        previous_response_id=body.previous_response_id,
+        store=asked.store,
         service_tier=session.tier,
         temperature=1.0 if body.temperature is None else body.temperature,
         text={"format": {"type": "text"}} | text,

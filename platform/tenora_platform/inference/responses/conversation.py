@@ -23,6 +23,7 @@ from tenora_platform.inference.responses.schemas import (
 from tenora_platform.inference.schemas import (
     ChatCompletionRequest,
     ChatMessage,
+    Choosing,
     FunctionCall,
     TextPart,
     ToolCall,
@@ -30,18 +31,18 @@ from tenora_platform.inference.schemas import (
 from tenora_platform.inference.tool_schemas import ChosenFunction, NamedTool, Tool
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "store": (None, False),
-    "previous_response_id": (None,),
     "background": (None, False),
     "context_management": (None, []),
     "conversation": (None,),
     "max_tool_calls": (None,),
     "moderation": (None,),
     "prompt": (None,),
-    "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }
 """The values which ask for nothing."""
+
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` says for the log probabilities of the text's tokens."""
 
 _NOTHING_TO_INCLUDE = frozenset(
     {
@@ -88,14 +89,22 @@ _NAMES = {
 """Of the chat's fields, where an error names one."""
 
 
-def as_chat(body: ResponseRequest) -> ChatCompletionRequest:
-    """Raises BadRequestError for what is not supported, by the names of this body."""
+def as_chat(body: ResponseRequest, earlier: Sequence[InputItem] = ()) -> ChatCompletionRequest:
+    """`earlier` items stand before the body's input, as if they were sent with it. Raises
+    BadRequestError for what is not supported, by the names of this body."""
     for name, neutral in _NEUTRAL.items():
         if getattr(body, name) not in neutral:
             raise unsupported(name)
-    if not _NOTHING_TO_INCLUDE.issuperset(body.include or ()):
+    if not (_NOTHING_TO_INCLUDE | {LOGPROBS}).issuperset(body.include or ()):
         raise unsupported("include")
-    messages = list(_messages(body))
+    is_scored = LOGPROBS in (body.include or ())
+    if body.top_logprobs and not is_scored:
+        raise BadRequestError(
+            f'top_logprobs needs include: ["{LOGPROBS}"].',
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    messages = list(_messages(body, earlier))
     if not messages:
         raise BadRequestError(
             "input holds nothing that the model is shown.", param="input", code="invalid_value"
@@ -106,6 +115,10 @@ def as_chat(body: ResponseRequest) -> ChatCompletionRequest:
         max_completion_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
+        logprobs=is_scored,
+        top_logprobs=body.top_logprobs if is_scored else None,
+        chat_template_kwargs=body.chat_template_kwargs,
+        **{name: getattr(body, name) for name in Choosing.model_fields},
         tools=[
             _tool(tool, f"tools[{place}]")
             for place, tool in enumerate(body.tools or ())
@@ -147,14 +160,14 @@ def in_its_words() -> Iterator[None]:
         raise
 
 
-def _messages(body: ResponseRequest) -> Iterator[ChatMessage]:
+def _messages(body: ResponseRequest, earlier: Sequence[InputItem]) -> Iterator[ChatMessage]:
     if body.instructions:
         yield ChatMessage(role="system", content=body.instructions)
     calling: ChatMessage | None = None  # the assistant's message that may go on
-    for place, item in enumerate(body.input):
+    for place, item in enumerate([*earlier, *body.input], -len(earlier)):
         if item.type in LEFT_OUT:
             continue
-        message = _message(item, f"input[{place}]")
+        message = _message(item, f"input[{place}]" if place >= 0 else "previous_response_id")
         if message.role == "assistant" and message.tool_calls and calling is not None:
             before = list(calling.tool_calls or ())
             calling = calling.model_copy(update={"tool_calls": before + message.tool_calls})

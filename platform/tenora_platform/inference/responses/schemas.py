@@ -1,4 +1,4 @@
-"""The bodies of /v1/responses on the wire, in OpenAI's shapes: text, functions, nothing stored."""
+"""The bodies of /v1/responses on the wire, in OpenAI's shapes: text and functions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from tenora_platform.inference.bounds import (
 from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.schemas import (
     COUNT_MAX,
+    Choosing,
     MetadataName,
     MetadataText,
     Role,
     ServiceTier,
+    TemplateArguments,
     Unheeded,
 )
 from tenora_platform.inference.tool_schemas import FunctionTool
@@ -155,7 +157,7 @@ class Reasoning(Given):
     summary: Unheeded = None
 
 
-class ResponseRequest(Given):
+class ResponseRequest(Choosing):
     """POST /v1/responses. What comes after the blank line is known to OpenAI's API, not to this
     one: any value but the neutral one is refused by name."""
 
@@ -172,14 +174,19 @@ class ResponseRequest(Given):
     tools: Annotated[QuickList[ResponseTool] | None, at_most(TOOLS_MAX)] = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool = True
+    include: Annotated[list[str] | None, at_most(METADATA_MAX)] = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     text: TextConfig | None = None
     stream: bool = False
+    store: bool | None = None
+    previous_response_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,128}$")
     stream_options: ResponseStreamOptions | None = None
     user: str | None = Field(default=None, max_length=512)
     service_tier: ServiceTier | None = None
     metadata: Annotated[dict[MetadataName, MetadataText] | None, at_most(METADATA_MAX)] = None
     prompt_cache_key: str | None = Field(default=None, max_length=512)
     safety_identifier: str | None = Field(default=None, max_length=512)
+    chat_template_kwargs: TemplateArguments = None  # vLLM's
 
     # Accepted, and without effect.
     access_programs: Any = None
@@ -187,16 +194,12 @@ class ResponseRequest(Given):
     prompt_cache_retention: Unheeded = None
     reasoning: Reasoning | None = None
 
-    store: Any = None
-    previous_response_id: Any = None
     background: Any = None
     context_management: Any = None
     conversation: Any = None
-    include: Annotated[list[str] | None, at_most(METADATA_MAX)] = None
     max_tool_calls: Any = None
     moderation: Any = None
     prompt: Any = None
-    top_logprobs: Any = None
     truncation: Any = None
 
 
@@ -259,8 +262,16 @@ class ResponseFailure(BaseModel):
     message: str
 
 
+class StoreError(BaseModel):
+    """Why a response that was to be stored is not."""
+
+    code: str
+    message: str
+
+
 class ResponseObject(BaseModel):
-    """An answer, also as its events show it while it is made."""
+    """An answer, also as its events show it while it is made. `store`: whether it is stored, or
+    will be when it ends."""
 
     id: str
     object: Literal["response"] = "response"
@@ -275,9 +286,10 @@ class ResponseObject(BaseModel):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
-    previous_response_id: None = None
+    previous_response_id: str | None
     background: Literal[False] = False
-    store: Literal[False] = False
+    store: bool
+    store_error: StoreError | None = None
     service_tier: str
     temperature: float
     text: dict[str, Any]
@@ -287,3 +299,13 @@ class ResponseObject(BaseModel):
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
     user: str | None = None
+
+
+class ResponseInputItems(BaseModel):
+    """A page of a stored response's input."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

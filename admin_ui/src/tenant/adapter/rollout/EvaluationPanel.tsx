@@ -16,7 +16,7 @@ export function EvaluationPanel({ adapter }: { adapter: string }) {
       note={
         newest
           ? `${newest.scoring}, ${newest.items} items, ${formatDate(newest.created_at)}`
-          : "Versions side by side, by your own items"
+          : "Compare versions on your own test items"
       }
       action={
         <Anchor
@@ -24,7 +24,7 @@ export function EvaluationPanel({ adapter }: { adapter: string }) {
           size="sm"
           to={newest ? `/evaluations/${newest.id}` : `/evaluations?adapter=${adapter}`}
         >
-          {newest ? "Each answer" : "Evaluate"}
+          {newest ? "Show responses" : "Evaluate"}
         </Anchor>
       }
     >
@@ -33,7 +33,7 @@ export function EvaluationPanel({ adapter }: { adapter: string }) {
         <ScoreTable evaluation={newest} />
       ) : (
         <Text size="sm" c="dimmed">
-          No evaluation has ended yet.
+          No evaluation has finished yet. Run one to compare versions.
         </Text>
       )}
     </Panel>

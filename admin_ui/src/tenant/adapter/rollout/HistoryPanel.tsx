@@ -19,16 +19,16 @@ export function HistoryPanel({ history }: HistoryPanelProps) {
       {history.error && !history.data && <ErrorState error={history.error} />}
       {history.data && changes.length === 0 && (
         <Text size="sm" c="dimmed" px="md" pb="md">
-          Nothing has changed yet.
+          No changes yet. Changes of this alias appear here.
         </Text>
       )}
       {changes.length > 0 && (
-        <Scrollable label="Changes of the alias">
-          <Table aria-label="Changes" verticalSpacing={7} miw={760}>
+        <Scrollable label="Alias changes">
+          <Table aria-label="Alias changes" verticalSpacing={7} miw={760}>
             <Table.Thead>
               <Table.Tr>
-                <Table.Th>When</Table.Th>
-                <Table.Th>What</Table.Th>
+                <Table.Th>Time</Table.Th>
+                <Table.Th>Change</Table.Th>
                 <Table.Th>From</Table.Th>
                 <Table.Th>To</Table.Th>
                 <Table.Th>By</Table.Th>

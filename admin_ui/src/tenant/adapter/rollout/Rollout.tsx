@@ -40,8 +40,8 @@ export default function Rollout({ adapter }: TabProps) {
     <>
       <Group justify="space-between" mb="md">
         <Text size="sm" c="dimmed">
-          What <Code>{alias === DEFAULT_ALIAS ? name : `${name}@${alias}`}</Code> means. A change
-          holds for the next request; what runs finishes where it began.
+          Versions that serve <Code>{alias === DEFAULT_ALIAS ? name : `${name}@${alias}`}</Code>.
+          Changes apply from the next request; running requests finish on their version.
         </Text>
         <AliasPicker
           known={adapter.aliases.map((each) => each.alias)}
@@ -76,7 +76,7 @@ function AliasPicker({ known, alias, onChoose }: AliasPickerProps) {
       >
         <TextInput
           size="xs"
-          aria-label="Name of the new alias"
+          aria-label="Alias name"
           placeholder="beta"
           data-autofocus
           value={wanted}
@@ -103,7 +103,7 @@ function AliasPicker({ known, alias, onChoose }: AliasPickerProps) {
         leftSection={<IconPlus size={14} />}
         onClick={() => setWanted("")}
       >
-        New alias
+        Add alias
       </Button>
     </Group>
   );
@@ -128,7 +128,7 @@ function AliasView({ adapter, alias }: AliasViewProps) {
   return (
     <Stack>
       <Panel
-        title="Serves now"
+        title="Currently serving"
         note={now ? targetsText(now.targets) : newestText(alias, versions)}
         action={
           <FlipBack
@@ -141,7 +141,7 @@ function AliasView({ adapter, alias }: AliasViewProps) {
         <WeightBar targets={now?.targets ?? newestOf(alias, versions)} />
         {changes.rollBack.error ? (
           <Box mt="sm">
-            <ErrorState title="It was not rolled back" error={changes.rollBack.error} />
+            <ErrorState title="The rollback failed" error={changes.rollBack.error} />
           </Box>
         ) : null}
       </Panel>
@@ -190,8 +190,8 @@ function beforeNewest(alias: string, versions: Schemas["AdapterVersion"][]): num
 function newestText(alias: string, versions: Schemas["AdapterVersion"][]): string {
   const [newest] = newestOf(alias, versions);
   return newest
-    ? `v${newest.version}, the newest active version, as there is no alias ${DEFAULT_ALIAS} yet`
-    : "nothing: there is no such alias yet";
+    ? `v${newest.version}, the newest active version (there is no alias ${DEFAULT_ALIAS} yet)`
+    : "No versions: this alias does not exist yet";
 }
 
 interface FlipBackProps {
@@ -219,7 +219,7 @@ function FlipBack({ changes, previous, hasHistory }: FlipBackProps) {
       </Button>
       <Text size="xs" c="dimmed" visibleFrom="sm">
         {hasHistory || previous === null
-          ? "undoes the last change"
+          ? "reverts the last change"
           : `sends all requests to version ${previous}`}
       </Text>
     </Group>

@@ -18,7 +18,7 @@ interface RolloutPanelProps {
 const STATES: Record<Rollout["state"], { color: string; text: string }> = {
   running: { color: "blue", text: "running" },
   completed: { color: "teal", text: "completed" },
-  rolled_back: { color: "red", text: "rolled back by itself" },
+  rolled_back: { color: "red", text: "rolled back automatically" },
   cancelled: { color: "gray", text: "cancelled" },
 };
 
@@ -30,10 +30,8 @@ export function RolloutPanel({ rollout, changes, readAt }: RolloutPanelProps) {
   const isRunning = state === "running";
   return (
     <Panel
-      title={
-        isRunning ? `Roll-out to version ${version}` : `The last roll-out, to version ${version}`
-      }
-      note={`begun by ${rollout.created_by}, ${formatDate(rollout.created_at)}; before: ${targetsText(rollout.before)}`}
+      title={isRunning ? `Rollout to version ${version}` : `Last rollout, to version ${version}`}
+      note={`started by ${rollout.created_by}, ${formatDate(rollout.created_at)}; before: ${targetsText(rollout.before)}`}
       stale={isRunning ? stale : null}
       action={
         <Group gap="xs">
@@ -48,7 +46,7 @@ export function RolloutPanel({ rollout, changes, readAt }: RolloutPanelProps) {
               loading={cancel.isPending}
               onClick={() => cancel.mutate({ params: { path } })}
             >
-              End it and go back
+              Cancel and roll back
             </Button>
           )}
         </Group>
@@ -66,12 +64,12 @@ export function RolloutPanel({ rollout, changes, readAt }: RolloutPanelProps) {
         </Stepper>
         {isRunning && (
           <Text size="xs" c="dimmed">
-            This stage began{" "}
+            This stage started{" "}
             {formatAgo(Date.parse(rollout.stage_began_at) / 1000, Date.now() / 1000)}.
           </Text>
         )}
         {held && (
-          <Alert color="yellow" icon={<IconPlayerPause size={18} />} title="Held">
+          <Alert color="yellow" icon={<IconPlayerPause size={18} />} title="Paused">
             {held}
           </Alert>
         )}
@@ -89,20 +87,20 @@ function GuardTable({ rollout }: { rollout: Rollout }) {
   if (numbers === null)
     return (
       <Text size="sm" c="dimmed">
-        {rollout.state === "running" ? "Its numbers are not known right now." : ""}
+        {rollout.state === "running" ? "The metrics are not available at the moment." : ""}
       </Text>
     );
   const least = guard.min_requests ?? 0;
   return (
     <>
-      <Scrollable label="The version beside those before it">
+      <Scrollable label="New version compared with previous versions">
         <Table aria-label="Guard rails" verticalSpacing={6} miw={460}>
           <Table.Thead>
             <Table.Tr>
               <Table.Th>Guard rail</Table.Th>
               <Table.Th ta="right">Version {rollout.version}</Table.Th>
-              <Table.Th ta="right">Before</Table.Th>
-              <Table.Th ta="right">Back beyond</Table.Th>
+              <Table.Th ta="right">Previous</Table.Th>
+              <Table.Th ta="right">Limit</Table.Th>
             </Table.Tr>
           </Table.Thead>
           <Table.Tbody>
@@ -120,7 +118,8 @@ function GuardTable({ rollout }: { rollout: Rollout }) {
       </Scrollable>
       {rollout.state === "running" && numbers.version.requests < least && (
         <Text size="xs" c="dimmed">
-          Not judged yet: {formatCount(numbers.version.requests)} of {formatCount(least)} requests.
+          Not evaluated yet: {formatCount(numbers.version.requests)} of at least{" "}
+          {formatCount(least)} requests.
         </Text>
       )}
     </>
@@ -132,7 +131,7 @@ function GuardRow({ line }: { line: GuardLine }) {
     <Table.Tr>
       <Table.Td>{line.what}</Table.Td>
       <Table.Td ta="right" fw={line.isBeyond ? 700 : undefined}>
-        {line.isBeyond ? `${line.version} (beyond)` : line.version}
+        {line.isBeyond ? `${line.version} (exceeded)` : line.version}
       </Table.Td>
       <Table.Td ta="right">{line.before}</Table.Td>
       <Table.Td ta="right">{line.limit}</Table.Td>

@@ -31,13 +31,13 @@ export function ShadowPanel({ name, alias, now, versions, changes }: ShadowPanel
       title="Shadow traffic"
       note={
         running
-          ? `${running.percent}% of the requests run on version ${running.version}, too`
-          : "Copies of requests on another version: compared, billed, never sent."
+          ? `${running.percent}% of requests also run on version ${running.version}`
+          : "Copies of requests run on another version. The responses are compared and billed, but not returned."
       }
       action={
         running && (
           <Button size="xs" variant="default" loading={put.isPending} onClick={() => set(null)}>
-            End it
+            Stop
           </Button>
         )
       }
@@ -53,7 +53,7 @@ export function ShadowPanel({ name, alias, now, versions, changes }: ShadowPanel
               onChange={setVersion}
             />
             <NumberInput
-              label="Part of the requests"
+              label="Share of requests"
               w={150}
               suffix="%"
               min={1}
@@ -69,7 +69,7 @@ export function ShadowPanel({ name, alias, now, versions, changes }: ShadowPanel
                 typeof percent === "number" && set({ version: Number(version), percent })
               }
             >
-              Begin
+              Start
             </Button>
           </Group>
         )}
@@ -78,7 +78,7 @@ export function ShadowPanel({ name, alias, now, versions, changes }: ShadowPanel
           <Summary summary={report.data.summary} />
         ) : (
           <Text size="sm" c="dimmed">
-            Nothing has been compared yet.
+            No responses compared yet.
           </Text>
         )}
       </Stack>
@@ -90,15 +90,15 @@ function Summary({ summary }: { summary: Schemas["ShadowSummary"][] }) {
   const medians = (side: Schemas["ShadowMedians"]) =>
     side.first_token_ms === null ? "–" : formatMs(side.first_token_ms);
   return (
-    <Scrollable label="Shadow answers by version">
-      <Table aria-label="Shadow answers" verticalSpacing={6} miw={480}>
+    <Scrollable label="Shadow responses by version">
+      <Table aria-label="Shadow responses" verticalSpacing={6} miw={480}>
         <Table.Thead>
           <Table.Tr>
             <Table.Th>Version</Table.Th>
             <Table.Th ta="right">Compared</Table.Th>
             <Table.Th ta="right">Failed</Table.Th>
-            <Table.Th ta="right">Equal, of greedy ones</Table.Th>
-            <Table.Th ta="right">TTFT (sent)</Table.Th>
+            <Table.Th ta="right">Equal (greedy only)</Table.Th>
+            <Table.Th ta="right">TTFT (returned response)</Table.Th>
           </Table.Tr>
         </Table.Thead>
         <Table.Tbody>

@@ -57,8 +57,8 @@ export function StagedForm({ versions, current, changes }: StagedFormProps) {
     });
   return (
     <Panel
-      title="Staged roll-out"
-      note="Moves through the stages by itself, and rolls back when a guard rail is crossed."
+      title="Staged rollout"
+      note="Advances through the stages automatically and rolls back if a guard rail is exceeded."
     >
       <Stack>
         <Group align="flex-end" grow>
@@ -72,7 +72,7 @@ export function StagedForm({ versions, current, changes }: StagedFormProps) {
             onChange={(value) => value !== null && setVersion(value)}
           />
           <SegmentedControl
-            aria-label="A stage ends"
+            aria-label="Advance by"
             data={[
               { value: "time", label: "Time" },
               { value: "requests", label: "Requests" },
@@ -84,16 +84,17 @@ export function StagedForm({ versions, current, changes }: StagedFormProps) {
         <Stages stages={stages} unit={unit} onChange={setStages} />
         <GuardFields guard={guard} onChange={setGuard} />
         <TextInput
-          label="Reason (kept in the history)"
+          label="Reason (shown in the history)"
           value={reason}
           onChange={(event) => setReason(event.currentTarget.value)}
         />
         {begin.error ? (
-          <ErrorState title="The roll-out was not started" error={begin.error} />
+          <ErrorState title="The rollout was not started" error={begin.error} />
         ) : null}
         {current.length === 0 && (
           <Text size="xs" c="dimmed">
-            Set the weights of this alias first, so that there is something to roll back to.
+            Set the traffic weights of this alias first. The rollout needs a version to roll back
+            to.
           </Text>
         )}
         <Group justify="flex-end">
@@ -102,7 +103,7 @@ export function StagedForm({ versions, current, changes }: StagedFormProps) {
             disabled={stages.length === 0 || current.length === 0}
             onClick={start}
           >
-            Start roll-out
+            Start rollout
           </Button>
         </Group>
       </Stack>
@@ -128,7 +129,7 @@ function Stages({ stages, unit, onChange }: StagesProps) {
         <Group key={index} gap="xs" align="flex-end" wrap="nowrap">
           <NumberInput
             size="xs"
-            aria-label={`Part of stage ${index + 1}`}
+            aria-label={`Share in stage ${index + 1}`}
             suffix="%"
             min={1}
             max={100}
@@ -138,7 +139,7 @@ function Stages({ stages, unit, onChange }: StagesProps) {
           {unit === "time" ? (
             <NumberInput
               size="xs"
-              aria-label={`Minutes of stage ${index + 1}`}
+              aria-label={`Minutes in stage ${index + 1}`}
               suffix=" min"
               min={0}
               decimalScale={1}
@@ -150,7 +151,7 @@ function Stages({ stages, unit, onChange }: StagesProps) {
           ) : (
             <NumberInput
               size="xs"
-              aria-label={`Requests of stage ${index + 1}`}
+              aria-label={`Requests in stage ${index + 1}`}
               suffix=" requests"
               min={1}
               value={stage.after_requests ?? 1}
@@ -162,7 +163,7 @@ function Stages({ stages, unit, onChange }: StagesProps) {
           <ActionIcon
             variant="subtle"
             color="gray"
-            aria-label={`Leave out stage ${index + 1}`}
+            aria-label={`Remove stage ${index + 1}`}
             disabled={stages.length < 2}
             onClick={() => onChange(stages.filter((_, at) => at !== index))}
           >
@@ -177,7 +178,7 @@ function Stages({ stages, unit, onChange }: StagesProps) {
           leftSection={<IconPlus size={13} />}
           onClick={() => onChange([...stages, { ...(stages.at(-1) ?? {}), percent: 100 }])}
         >
-          Add a stage
+          Add stage
         </Button>
       </Group>
     </Stack>
@@ -195,7 +196,7 @@ function GuardFields({ guard, onChange }: GuardFieldsProps) {
     <SimpleGrid cols={{ base: 1, xs: 2 }}>
       <NumberInput
         label="Max. error rate increase"
-        description="percentage points; empty: not checked"
+        description="Percentage points. Leave empty to skip this check"
         suffix=" points"
         min={0}
         max={100}
@@ -210,7 +211,7 @@ function GuardFields({ guard, onChange }: GuardFieldsProps) {
       />
       <NumberInput
         label="Max. TTFT"
-        description="times the median of the version before"
+        description="Multiple of the previous version's median"
         suffix=" x"
         min={1.01}
         step={0.1}
@@ -220,7 +221,7 @@ function GuardFields({ guard, onChange }: GuardFieldsProps) {
       />
       <NumberInput
         label="Max. score drop"
-        description="in the newest evaluation of both; empty: not checked"
+        description="In the latest evaluation of both. Leave empty to skip this check"
         min={0}
         step={0.01}
         decimalScale={3}
@@ -229,7 +230,7 @@ function GuardFields({ guard, onChange }: GuardFieldsProps) {
       />
       <NumberInput
         label="Minimum sample"
-        description="requests of the new version"
+        description="Requests to the new version"
         suffix=" requests"
         min={1}
         value={guard.min_requests}

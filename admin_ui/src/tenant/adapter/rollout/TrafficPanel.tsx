@@ -34,7 +34,7 @@ export function TrafficPanel({ adapter, changes }: TrafficPanelProps) {
   return (
     <Panel
       title="Traffic by version"
-      note="Finished requests; a dashed line is a change of this alias"
+      note="Finished requests. Dashed lines: changes of this alias."
       action={<RangePicker range={range} />}
       stale={stale}
     >
@@ -61,7 +61,7 @@ function Charts({ data, marks, onBrush }: ChartsProps) {
   if (versions.length === 0)
     return (
       <Text size="sm" c="dimmed">
-        No requests of this adapter have ended in this time.
+        No requests to this adapter finished in this period.
       </Text>
     );
   const common = {

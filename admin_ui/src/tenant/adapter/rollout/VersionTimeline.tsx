@@ -24,8 +24,8 @@ const COLORS: Record<string, string> = {
 export function VersionTimeline({ versions, targets }: VersionTimelineProps) {
   const ordered = [...versions].sort((a, b) => a.version - b.version);
   return (
-    <Panel title="Versions" note="in the order they came">
-      <Scrollable label="Versions in time" className={classes.line}>
+    <Panel title="Versions" note="In order of upload">
+      <Scrollable label="Timeline of versions" className={classes.line}>
         {ordered.map(({ version, state, created_at }) => {
           const weight = targets.find((target) => target.version === version)?.weight ?? 0;
           return (

@@ -9,7 +9,7 @@ export function WeightBar({ targets }: { targets: readonly Target[] }) {
   if (shown.length === 0)
     return (
       <Text size="sm" c="dimmed">
-        Nothing answers by this name.
+        No version serves this name.
       </Text>
     );
   return (

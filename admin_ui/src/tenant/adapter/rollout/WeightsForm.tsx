@@ -31,7 +31,7 @@ export function WeightsForm({ versions, targets, changes }: WeightsFormProps) {
   return (
     <Panel
       title="Traffic weights"
-      note="Applied at once. A caller stays with its version unless the weights force it to move."
+      note="Applied immediately. A caller stays on its version unless the new weights require a move."
     >
       <Stack gap="lg">
         {[...versions]
@@ -58,11 +58,11 @@ export function WeightsForm({ versions, targets, changes }: WeightsFormProps) {
           ))}
         <WeightBar targets={draft} />
         <TextInput
-          label="Reason (kept in the history)"
+          label="Reason (shown in the history)"
           value={reason}
           onChange={(event) => setReason(event.currentTarget.value)}
         />
-        {put.error ? <ErrorState title="Nothing was changed" error={put.error} /> : null}
+        {put.error ? <ErrorState title="The weights were not changed" error={put.error} /> : null}
         <Group justify="flex-end">
           <Button variant="default" disabled={isSame} onClick={() => setDraft(targets)}>
             Reset

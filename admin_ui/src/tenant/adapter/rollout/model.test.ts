@@ -52,7 +52,7 @@ test("targets and stages in words", () => {
   expect(stageText({ percent: 5, after_s: 600, after_requests: 20 })).toBe(
     "10 min and 20 requests",
   );
-  expect(stageText({ percent: 100 })).toBe("watched for a minute");
+  expect(stageText({ percent: 100 })).toBe("observed for one minute");
 });
 
 test("a guard's limit is what those before have and what it allows beside it", () => {

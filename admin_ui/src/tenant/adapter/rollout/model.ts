@@ -52,7 +52,7 @@ export function sameTargets(a: readonly Target[], b: readonly Target[]): boolean
 
 /** "v2 75%, v3 25%" */
 export function targetsText(targets: readonly Target[] | undefined | null): string {
-  if (!targets || targets.length === 0) return "nothing";
+  if (!targets || targets.length === 0) return "none";
   return [...targets]
     .sort((a, b) => b.weight - a.weight)
     .map(({ version, weight }) => `v${version} ${weight}%`)
@@ -66,7 +66,7 @@ export function stageText(stage: Schemas["Stage"]): string {
     parts.push(durationText(stage.after_s));
   if (stage.after_requests !== null && stage.after_requests !== undefined)
     parts.push(`${stage.after_requests} requests`);
-  return parts.length === 0 ? "watched for a minute" : parts.join(" and ");
+  return parts.length === 0 ? "observed for one minute" : parts.join(" and ");
 }
 
 export function durationText(seconds: number): string {
@@ -118,10 +118,10 @@ const ACTIONS: Record<Change["action"], string> = {
   put: "set",
   delete: "deleted",
   rollback: "rolled back",
-  "rollout.begin": "roll-out begun",
-  "rollout.advance": "roll-out went on",
-  "rollout.roll_back": "rolled back by itself",
-  "rollout.cancel": "roll-out cancelled",
+  "rollout.begin": "rollout started",
+  "rollout.advance": "rollout advanced",
+  "rollout.roll_back": "rolled back automatically",
+  "rollout.cancel": "rollout cancelled",
 };
 
 export function actionText(action: Change["action"]): string {

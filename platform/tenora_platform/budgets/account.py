@@ -1,0 +1,152 @@
+"""What a tenant says its whole account may cost in a month: shown, set and taken back, each change
+audited. Telling of it is `alerts`'; refusing is the other budgets'."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.audit.service import AuditLog
+from tenora_platform.billing.price_lists import Prices
+from tenora_platform.billing.repository import price_lists
+from tenora_platform.budgets.accounts import month_start, next_month
+from tenora_platform.budgets.alerts import ALERT, Standing, standings, tell
+from tenora_platform.budgets.schemas import AccountBudget, AccountBudgetBody, ThresholdAlert
+from tenora_platform.budgets.tables import AccountBudgetRow
+from tenora_platform.errors import BadRequestError
+from tenora_platform.events.tables import EventRow
+from tenora_platform.ids import first_id
+from tenora_platform.tenants.repository import get_tenant
+from tenora_platform.usage.service import money
+
+_WITHOUT_PRICES = "USD"
+
+
+async def view(session: AsyncSession, tenant_id: str) -> AccountBudget:
+    """As it stands now."""
+    now = datetime.now(UTC)
+    month = month_start(now)
+    found = await standings(session, month, [tenant_id])
+    currencies, usual = await _currencies(session, tenant_id, now)
+    shown = AccountBudget(
+        tenant_id=tenant_id,
+        currency=usual,
+        currencies=currencies,
+        period=f"{month:%Y-%m}",
+        resets_at=next_month(month),
+    )
+    for standing in found:
+        row = standing.budget
+        shown.amount = money(row.amount)
+        shown.currency = row.currency
+        shown.hard = row.hard
+        shown.thresholds = sorted(row.thresholds)
+        shown.spent = money(standing.spent)
+        shown.alerts = await _alerts(session, standing)
+        shown.updated_at = row.updated_at
+    return shown
+
+
+async def put(
+    session: AsyncSession, audit: AuditLog, actor: str, tenant_id: str, body: AccountBudgetBody
+) -> AccountBudget:
+    """Set it, and tell of what is reached already. Raises BadRequestError for a currency in which
+    the tenant is not charged, and for a hard budget where it is charged in several."""
+    now = datetime.now(UTC)
+    currencies, usual = await _currencies(session, tenant_id, now)
+    currency = body.currency or usual
+    if currencies and currency not in currencies:
+        raise BadRequestError(
+            f"Your prices are in {' and '.join(currencies)}; a budget in {currency} would never "
+            "be reached.",
+            param="currency",
+            code="invalid_value",
+        )
+    if body.hard and len(currencies) > 1:
+        raise BadRequestError(
+            f"Your prices are in {' and '.join(currencies)}. A budget that refuses requests needs "
+            "prices in one currency; set hard to false to get alerts only.",
+            param="hard",
+            code="several_currencies",
+        )
+    before = await session.get(AccountBudgetRow, tenant_id, with_for_update=True)
+    told = None if before is None else _told(before)
+    values = {
+        "amount": body.amount,
+        "currency": currency,
+        "hard": body.hard,
+        "thresholds": sorted(body.thresholds),
+        "updated_at": now,
+    }
+    statement = insert(AccountBudgetRow).values(tenant_id=tenant_id, **values)
+    await session.execute(
+        statement.on_conflict_do_update(index_elements=[AccountBudgetRow.tenant_id], set_=values)
+    )
+    row = await session.get_one(AccountBudgetRow, tenant_id, populate_existing=True)
+    await _note(session, audit, actor, row.tenant_id, "put", told, _told(row))
+    for standing in await standings(session, month_start(now), [tenant_id]):
+        await tell(session, standing)
+    return await view(session, tenant_id)
+
+
+async def drop(session: AsyncSession, audit: AuditLog, actor: str, tenant_id: str) -> None:
+    """Take it back, if there is one."""
+    row = await session.get(AccountBudgetRow, tenant_id, with_for_update=True)
+    if row is not None:
+        await session.delete(row)
+        await _note(session, audit, actor, tenant_id, "delete", _told(row), None)
+
+
+async def _currencies(
+    session: AsyncSession, tenant_id: str, now: datetime
+) -> tuple[list[str], str]:
+    """Those of its prices in force, and the one that most usage has."""
+    tenant = await get_tenant(session, tenant_id)
+    plan = "" if tenant is None else tenant.plan
+    prices = Prices(await price_lists(session, now, now, tenants=[tenant_id]))
+    usual = prices.currency_of(tenant_id, plan, now)
+    return prices.currencies_of(tenant_id, plan, now), usual or _WITHOUT_PRICES
+
+
+async def _alerts(session: AsyncSession, standing: Standing) -> list[ThresholdAlert]:
+    """Those of this month and amount, the lowest first."""
+    once = {standing.once(each): each for each in standing.budget.thresholds}
+    rows = await session.scalars(
+        select(EventRow).where(
+            EventRow.tenant_id == standing.budget.tenant_id,
+            EventRow.type == ALERT,
+            EventRow.once.in_(once),
+            EventRow.id >= first_id("evt", standing.month),
+        )
+    )
+    return sorted(
+        (ThresholdAlert(threshold=once[row.once], reached_at=row.created_at) for row in rows),
+        key=lambda each: each.threshold,
+    )
+
+
+async def _note(
+    session: AsyncSession,
+    audit: AuditLog,
+    actor: str,
+    tenant_id: str,
+    what: str,
+    before: dict[str, object] | None,
+    after: dict[str, object] | None,
+) -> None:
+    await audit.append(
+        session,
+        actor=actor,
+        action=f"account_budget.{what}",
+        target=tenant_id,
+        tenant_id=tenant_id,
+        before=before,
+        after=after,
+    )
+
+
+def _told(row: AccountBudgetRow) -> dict[str, object]:
+    return {name: getattr(row, name) for name in ("amount", "currency", "hard", "thresholds")}
