@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -74,8 +73,6 @@ _PROBE_BYTES = 64 * 1024
 def check_data_dir(settings: Settings) -> None:
     """The data directory is there, or made now, and can be written to. Raises CliError."""
     _check_folder(settings.data_dir)
-    if said := open_to_others(settings.data_dir):
-        print(f"tenora: {said}", file=sys.stderr)
     for name in _WRITTEN:
         folder = settings.data_dir / name
         if folder.exists():

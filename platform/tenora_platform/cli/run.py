@@ -22,6 +22,7 @@ from tenora_platform.cli.checks import (
     check_device,
     check_folders,
     check_model_folder,
+    open_to_others,
 )
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.servers import running_servers
@@ -68,6 +69,8 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
     console = Console(highlight=False, soft_wrap=True)
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     check_folders(settings)
+    if said := open_to_others(settings.data_dir):
+        console.print(f"tenora: {said}")
     secret = settings.server_secret()
     with running_servers(settings, secret) as ready:
         assert ready.database_url is not None
