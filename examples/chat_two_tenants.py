@@ -56,16 +56,14 @@ def parse_arguments() -> argparse.Namespace:
         description="Stream from two tenants' adapters at once. `make up` prints URL and keys."
     )
     parser.add_argument("--url", default=os.environ.get("TENORA_URL", DEFAULT_URL))
-    parser.add_argument("--acme-key", default=os.environ.get("TENORA_ACME_KEY"))
-    parser.add_argument("--globex-key", default=os.environ.get("TENORA_GLOBEX_KEY"))
+    parser.add_argument("--acme-key", default=os.environ.get("ACME"))
+    parser.add_argument("--globex-key", default=os.environ.get("GLOBEX"))
     parser.add_argument("--acme-model", default="support")
     parser.add_argument("--globex-model", default="support")
     parser.add_argument("question", nargs="?", default=DEFAULT_QUESTION)
     arguments = parser.parse_args()
     if not arguments.acme_key or not arguments.globex_key:
-        parser.error(
-            "give --acme-key and --globex-key, or set TENORA_ACME_KEY and TENORA_GLOBEX_KEY"
-        )
+        parser.error("give --acme-key and --globex-key, or set ACME and GLOBEX")
     return arguments
 
 

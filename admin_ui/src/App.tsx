@@ -3,7 +3,8 @@
 import { lazy, Suspense, useState } from "react";
 import { matchPath, Navigate, Route, Routes, useLocation } from "react-router";
 import { useIsKnown, useSession } from "./api/context";
-import { NotFoundPage } from "./components/NotFoundPage";
+import type { Role } from "./api/session";
+import { NoAccessPage, NotFoundPage } from "./components/NotFoundPage";
 import { PageBoundary } from "./components/PageBoundary";
 import { Shell } from "./components/Shell";
 import { SuspendedPage } from "./components/SuspendedPage";
@@ -14,8 +15,10 @@ import { type PageRoute, ROUTES, routesOf } from "./routes";
 import { UploadsProvider } from "./tenant/upload/context";
 
 /** After signing in at a page of the other side one is at its own first page. */
-function Elsewhere({ first }: { first: PageRoute }) {
+function Elsewhere({ first, role }: { first: PageRoute; role: Role }) {
   const { pathname } = useLocation();
+  const closed = ROUTES[role].find(({ path }) => matchPath(path, pathname));
+  if (closed) return <NoAccessPage label={closed.label} first={first} />;
   const isKnown = Object.values(ROUTES).some((pages) =>
     pages.some(({ path }) => matchPath(path, pathname)),
   );
@@ -60,7 +63,7 @@ function Door() {
                     <Route key={path} path={path} element={<Page />} />
                   ))}
                   <Route path="/" element={<Navigate to={first.path} replace />} />
-                  <Route path="*" element={<Elsewhere first={first} />} />
+                  <Route path="*" element={<Elsewhere first={first} role={session.place.role} />} />
                 </Routes>
               </Suspense>
             )}

@@ -38,6 +38,8 @@ class ContextLengthError(InvalidRequestError):
                 f"{prompt_tokens + wanted_tokens} tokens ({prompt_tokens} in the {prompt_name}, "
                 f"{wanted_tokens} in the completion)"
             )
+        if prompt_tokens > context_tokens:
+            asked += f". The {prompt_name} is longer than the model's context length"
         if prompt_tokens >= context_tokens:  # a shorter completion would not help
             shorten += ", which leaves no room for a completion"
         elif wanted_tokens is not None:

@@ -154,6 +154,7 @@ class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     fault: Fault = "engine"
     param: str | None = None
     settled: list[UsageRecord] | None = None  # empty: a later event has them
+    stop_logprob: TokenLogprob | None = None  # of that token, where `logprobs` were asked for
 
     @property
     def billed(self) -> list[UsageRecord]:

@@ -40,7 +40,7 @@ def check_token_ids(token_ids: Collection[object], vocab: int, param: str) -> No
 
 
 def not_in_vocabulary(token_ids: Collection[object], vocab: int, param: str) -> str:
-    """What to tell a client whose ids are not all of the vocabulary. It names the first other one,
+    """Return the error for ids that are not all of the vocabulary. It names the first other one,
     unless that is no number, or one that cannot be written out."""
     known = range(vocab)
     wrong = next((each for each in token_ids if type(each) is not int or each not in known), None)

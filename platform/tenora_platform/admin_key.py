@@ -10,7 +10,7 @@ from sqlalchemy import NullPool, create_engine, text
 
 from tenora_platform.db import DatabaseUrls
 from tenora_platform.keys import hash_key, make_key
-from tenora_platform.secret import ServerSecret, write_private
+from tenora_platform.secret import SecretLostError, ServerSecret, write_private
 from tenora_platform.settings import Settings
 
 _HAS_OWNER = text(
@@ -62,4 +62,11 @@ def _file(settings: Settings) -> Path:
 
 def _read(settings: Settings) -> tuple[str, ...]:
     path = _file(settings)
-    return tuple(path.read_text().split()) if path.exists() else ()
+    try:
+        return tuple(path.read_text(encoding="utf-8").split()) if path.exists() else ()
+    except UnicodeDecodeError as error:
+        raise SecretLostError(
+            f"The hashes of admin keys {path} are not text: the file is damaged. Restore it from a "
+            "backup. To start over with new admin keys, move it away: those made before no longer "
+            "work then."
+        ) from error

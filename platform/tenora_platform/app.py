@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from tenora_engine.client import EngineClient
 from tenora_platform.assembly import build_state, running_engine
 from tenora_platform.audit import routes as audit_routes
+from tenora_platform.auth import current_tenant
 from tenora_platform.background import Work, all_work, doing
 from tenora_platform.billing import routes as billing_routes
 from tenora_platform.bodies import BodyGate
@@ -159,7 +160,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         redoc_url=None,
         routes=[*_routes()],
     )
-    install_error_handlers(app)
+    install_error_handlers(app, current_tenant)
     install_outage_handlers(app)
     return app
 

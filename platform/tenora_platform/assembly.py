@@ -52,10 +52,16 @@ from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
 from tenora_platform.templates.service import ChatTemplates
 from tenora_platform.tenants.ranks import Ranks
+from tenora_platform.turns import Turns
 from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
 
 _log = structlog.get_logger(__name__)
+
+OPENED_AT_ONCE = 2
+"""Kept contents and stored responses that one process decrypts at once."""
+OPENING_WAITING_MAX = 32
+"""Reads of them of one tenant, at one process."""
 
 
 def build_state(
@@ -91,6 +97,13 @@ def build_state(
     metrics.show_processes(presence, lambda: unbilled.counted or presence.unbilled)
     metrics.show_proof(lambda: proof.told or presence.proof)
     metrics.show_store(lambda: store.told or presence.store)
+
+    opening = Turns(
+        OPENED_AT_ONCE,
+        tenant_waiting_max=OPENING_WAITING_MAX,
+        what="contents and responses waiting to be read",
+        too_many="too_many_reads",
+    )
 
     def api_processes() -> int:
         return presence.api_processes or settings.workers
@@ -131,11 +144,13 @@ def build_state(
         audit=AuditLog(secret),
         ledger=Ledger(secret),
         signing_keys=SigningKeys(db, secret),
+        opening=opening,
         contents=ContentsKeeper(db, secret, metrics),
         responses=ResponseStore(
             db,
             secret,
             metrics,
+            opening,
             most=settings.max_stored_responses,
             most_bytes=settings.max_stored_responses_size,
         ),

@@ -13,7 +13,7 @@ import structlog
 
 from tenora_platform import marks
 from tenora_platform.installation import Installation
-from tenora_platform.outages import first_line, log_failure
+from tenora_platform.outages import kind_of, log_failure
 from tenora_platform.state import AppState
 
 Work = Mapping[str, Callable[[], Awaitable[None]]]
@@ -82,6 +82,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.usage.archive import UsageArchive
     from tenora_platform.usage.copies import CopyReader
     from tenora_platform.usage.engine_totals import TotalsKeeper
+    from tenora_platform.usage.gate import UsageGate
     from tenora_platform.usage.leftovers import Leftovers
     from tenora_platform.usage.partitions import UsageMonths
     from tenora_platform.usage.sink import UsageSink
@@ -90,7 +91,8 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.webhooks.delivery import WebhookWorker
 
     state = dataclasses.replace(state, db=state.db.patient())
-    sink = UsageSink(state.engine, state.db, told=state.budgets.book)
+    gate = UsageGate(state.db, state.store)
+    sink = UsageSink(state.engine, state.db, told=state.budgets.book, gate=gate)
     archive = UsageArchive(state.db, state.objects, state.settings.installation)
     retention = state.settings.usage_retention_months
     return {
@@ -113,7 +115,7 @@ def worker_work(state: AppState) -> Work:
         "ledger": Poster(state.db, state.ledger).run,
         "credit": CreditKeeper(state.db, state.ledger).run,
         "storage": StorageDays(state.db, state.engine, told=state.budgets.book).run,
-        "totals": TotalsKeeper(state.engine, state.db).run,
+        "totals": TotalsKeeper(state.engine, state.db, gate=gate).run,
         "waits": WaitSampler(state.engine, state.db, state.settings.history_minutes_days).run,
         "copies_read": CopyReader(state.redis, state.db, sink, state.metrics).run,
         "budget_alerts": state.budgets.alerts.run,
@@ -161,7 +163,7 @@ async def _beside(
                 await work()
                 outages[name] = "it has ended"
             except Exception as error:
-                outages[name] = f"{type(error).__name__}: {first_line(error)}"
+                outages[name] = kind_of(error)
                 log_failure(_log, "background work failed", error, work=name, again_in_s=_RETRY_S)
             await asyncio.sleep(_RETRY_S)
             outages.pop(name, None)

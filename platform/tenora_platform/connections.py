@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tenora_platform.errors import ApiError, UnavailableError, response_of
 
-PROBES = (b"/healthz", b"/readyz", b"/health")
+PROBES = (b"/healthz", b"/readyz", b"/health", b"/health_generate")
 PROBE_CONNECTIONS = 32
 """Beyond the limits: connections that are taken all the same, for the probes alone."""
 FILES_KEPT = 512

@@ -40,10 +40,12 @@ def prepare_demo(settings: Settings) -> Settings:
     if settings.admin_key is not None:
         return settings
     remembered = settings.data_dir / "admin_key"
-    if not remembered.exists() or not remembered.read_text().strip():
+    # One that is not text can be replaced: its hash is all that is kept of it elsewhere.
+    key = remembered.read_text(errors="ignore").strip() if remembered.exists() else ""
+    if not key:
         key = make_admin_key(settings, settings.server_secret())
         write_private(remembered, key + "\n")
-    return settings.model_copy(update={"admin_key": SecretStr(remembered.read_text().strip())})
+    return settings.model_copy(update={"admin_key": SecretStr(key)})
 
 
 def read_manifest(folder: Path | None = None) -> list[DemoAdapter]:

@@ -79,6 +79,20 @@ def is_inference(scope: Scope) -> bool:
     return bool(getattr(scope.get("route"), "serves_inference", False))
 
 
+def is_clients(scope: Scope, status: int) -> bool:
+    """Whether an answer is of a request for inference, or of what such a client got wrong on the
+    way to one: a model or a response that there is not, a route that there is not."""
+    if is_inference(scope):
+        return True
+    path = scope["path"]
+    if status < 400 or not path.startswith("/v1/"):
+        return False
+    return scope.get("route") is None or path.startswith(_ON_THE_WAY)
+
+
+_ON_THE_WAY = ("/v1/models", "/v1/responses")
+
+
 def before_body(dependant: Dependant) -> Iterator[BeforeBody[Any]]:
     """What of these dependencies, and of theirs, is asked before the body is read."""
     for dependency in dependant.dependencies:

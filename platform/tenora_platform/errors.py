@@ -3,7 +3,8 @@ with the four keys message, type, param, code. It knows no domain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
@@ -336,15 +337,21 @@ def _allowed(request: Request) -> str:
     return ", ".join(sorted(methods))
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI, who: Callable[[Request], Awaitable[object]]) -> None:
     """Every failure leaves in the same shape. What nobody foresaw is caught by
-    `http.ErrorBoundary`, which knows the request's id."""
+    `http.ErrorBoundary`, which knows the request's id. `who` asks whose request it is, where no
+    route has asked, so that a tenant finds its own mistakes."""
 
     async def on_known(request: Request, error: Exception) -> JSONResponse:
         return response_of(_known(error))
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if error.status_code in (404, 405) and request.url.path.startswith("/v1/"):
+            with suppress(
+                ApiError, SQLAlchemyError, OSError
+            ):  # nobody's then; the answer is the same
+                await who(request)
         message = str(error.detail)
         if error.status_code == 404:
             message = f"There is no route {request.method} {request.url.path}."

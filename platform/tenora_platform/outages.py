@@ -70,6 +70,14 @@ def log_failure(log: BoundLogger, event: str, error: Exception, **more: object) 
         log.error(event, exc_info=error, **more)
 
 
+def kind_of(error: Exception) -> str:
+    """An error as `/readyz` tells it, without a key: its words may be paths and addresses, which
+    are for the log. Our own say what to do."""
+    if isinstance(error, TakenError):
+        return f"{type(error).__name__}: {first_line(error)}"
+    return f"{type(error).__name__}, see the log"
+
+
 def first_line(error: Exception) -> str:
     """An error in one line, also where it has no words."""
     return str(error).partition("\n")[0] or type(error).__name__

@@ -8,15 +8,44 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints
+from pydantic_core import PydanticKnownError, core_schema
 
 from tenora_platform.times import DAY_S
 
 
+def _strict(value: Any) -> Any:
+    """A schema with strict numbers and truth values. Strict models would take no text for a time
+    either, because bodies are no JSON any more when they are validated."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_strict, value))
+    if not isinstance(value, dict):
+        return value
+    made = {name: _strict(each) for name, each in value.items()}
+    if made.get("type") == "decimal":
+        return core_schema.no_info_before_validator_function(_without_underscores, made)
+    return made | {"strict": True} if made.get("type") in ("int", "float", "bool") else made
+
+
+def _without_underscores(value: Any) -> Any:
+    """Python's own decimals may have them."""
+    if isinstance(value, str) and "_" in value:
+        raise PydanticKnownError("decimal_parsing")
+    return value
+
+
 class Body(BaseModel):
-    """A request body: unknown fields, infinities and NaN are errors that name them."""
+    """A request body: unknown fields, infinities and NaN are errors that name them. Where a number
+    or a truth value belongs, the body holds one: `true` is no 1, and "yes" and "10" are texts."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        strict: core_schema.CoreSchema = _strict(handler(source))
+        return strict
 
 
 class Item(BaseModel):

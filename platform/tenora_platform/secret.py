@@ -52,7 +52,10 @@ def load_secret(data_dir: Path, configured: str | None) -> ServerSecret:
         _refuse_beside_data(data_dir, path)
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_private(path, secrets.token_hex(32) + "\n")
-    kept = path.read_text().strip()
+    try:
+        kept = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise SecretLostError(_lost(path, "is not text: it is damaged")) from error
     if len(kept) < SECRET_MIN:
         how = f"has only {len(kept)} of at least {SECRET_MIN} characters" if kept else "is empty"
         raise SecretLostError(_lost(path, how))

@@ -45,6 +45,7 @@ from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 from tenora_platform.templates.service import ChatTemplates
 from tenora_platform.tenants.ranks import Ranks
+from tenora_platform.turns import Turns
 from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
 
@@ -84,6 +85,7 @@ class AppState:
     audit: AuditLog
     ledger: Ledger
     signing_keys: SigningKeys
+    opening: Turns  # of what is sealed: kept contents and stored responses
     contents: ContentsKeeper
     responses: ResponseStore
     metrics: Metrics

@@ -103,6 +103,17 @@ async def test_the_log_is_searched_by_names(api: Api) -> None:
     assert [each["actor_name"] for each in by_us["data"]] == ["operator"], "and not by whom of them"
 
 
+async def test_adapters_versions_and_configured_keys_have_names(api: Api) -> None:
+    tenant = await api.new_tenant("Fabrikam")
+    form = adapter_form(api.engine.model, "support")
+    made = await api.call(tenant.key, "POST", "/v1/adapters", files=form)
+    version = made.json()["version"]
+    found = (await api.call(tenant.key, "GET", "/v1/audit_logs?q=SUPPORT")).json()["data"]
+    assert {each["target_name"] for each in found} >= {f"support@{version}"}
+    operators = (await api.admin("GET", "/admin/v1/audit_logs?limit=100")).json()["data"]
+    assert "configured admin key" in {each["actor_name"] for each in operators}
+
+
 async def test_the_log_is_exported_whole_and_in_order(api: Api) -> None:
     tenant = await api.new_tenant()
     for _ in range(3):

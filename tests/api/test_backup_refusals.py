@@ -4,6 +4,7 @@ one sentence, with exit code 1, and nothing is touched; what is killed goes on o
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import obstore
 import psycopg
 import pytest
@@ -26,6 +28,9 @@ from platform_fixtures import Servers, plain_url
 from small_disk import small_disk
 from tenora_platform.backup import restoring
 from tenora_platform.backup.dump import nothing_deleted
+from tenora_platform.backup.manifest import read_manifest
+from tenora_platform.backup.objects import listed
+from tenora_platform.backup.place import Place
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.installation import DEFAULT
@@ -156,6 +161,7 @@ def test_a_damaged_file_of_a_backup(pattern: str, how: str, backup: Path, empty:
         path.write_bytes(content[:-1] + (bytes([content[-1] ^ 1]) if how == "changed" else b""))
     text = refused(empty, "restore", str(backup))
     assert "is damaged" in text
+    assert (f"{path.relative_to(backup)} is missing" in text) == (how == "gone")
     untouched(empty)
 
 
@@ -277,11 +283,52 @@ def test_damage_that_was_there_is_named(
         lost = next((objects / "adapters").iterdir())
         lost.rename(tmp_path / "lost")
         try:
-            assert tenora(settings, "backup", str(tmp_path / "damaged"))[0] == 0
+            text = refused(settings, "backup", str(tmp_path / "damaged"))
+            assert "The backup is complete" in text
+            assert f"missing adapters/{lost.name}/adapter_model.safetensors (tenant_" in text
         finally:
             (tmp_path / "lost").rename(lost)
             link.execute(changed.format("-1", one).encode())
     text = refused(empty, "restore", str(tmp_path / "damaged"))
     assert "event_changed" in text or "seal" in text
-    assert f"{lost.name} is served and was not in the store" in text
+    assert f"missing adapters/{lost.name}/adapter_model.safetensors (tenant_" in text
+    assert "it was so when the backup was made" in text
+    assert "it was not so" not in text
     assert tenora(empty, "migrate")[0] == 0, "it may be served all the same"
+
+
+def test_a_changed_adapter_is_noticed_by_both(
+    source: tuple[Path, Whole], settings: Settings, empty: Settings, tmp_path: Path
+) -> None:
+    """One bit is flipped before the backup; of another, a file is lost after it, unnoticed by the
+    list of the backup's objects."""
+    folders = sorted((settings.data_dir / "objects" / "adapters").iterdir())
+    weights = folders[0] / "adapter_model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    try:
+        text = refused(settings, "backup", str(tmp_path / "damaged"))
+    finally:
+        weights.write_bytes(content)
+    wrong = f"damaged adapters/{folders[0].name} (tenant_"
+    assert wrong in text
+    assert folders[1].name not in text
+    without(tmp_path / "damaged", f"adapters/{folders[1].name}/adapter_config.json")
+    text = refused(empty, "restore", str(tmp_path / "damaged"))
+    assert wrong in text
+    assert "and it was so when the backup was made" in text
+    lost = f"missing adapters/{folders[1].name}/adapter_config.json (tenant_"
+    assert "and it was not so when the backup was made" in text.partition(lost)[2]
+
+
+def without(backup: Path, path: str) -> None:
+    """The backup as if the object had not been listed, sealed under the secret."""
+    place = Place(str(backup))
+    manifest = read_manifest(place)
+    lines = [each for each in listed(place, manifest.objects) if each.path != path]
+    (backup / "objects.jsonl.gz").unlink()
+    text = b"".join(msgspec.json.encode(each) + b"\n" for each in lines)
+    file = place.write("objects.jsonl.gz", [gzip.compress(text)])
+    count, size = len(lines), sum(each.bytes for each in lines)
+    objects = {"count": count, "bytes": size, "file": msgspec.to_builtins(file)}
+    change_manifest(backup, SECRET, objects=objects)

@@ -67,8 +67,8 @@ async def environment(api: Api) -> AsyncIterator[dict[str, str]]:
     async with served(api) as base:
         url = base.removesuffix("/v1")
         yield {
-            **dict.fromkeys(("T", "URL", "TENORA"), url),
-            **dict.fromkeys(("KEY", "ACME"), tenant.key),
+            "TENORA": url,
+            "ACME": tenant.key,
             "ADMIN": ADMIN_KEY,
             "TENANT": tenant.id,
             "LEAVING": (await api.new_tenant("leaving")).id,

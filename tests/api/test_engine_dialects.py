@@ -78,6 +78,7 @@ async def test_tokens_by_their_ids(api: Api, client: openai.AsyncOpenAI, stream:
     assert [token.top_logprobs[0].token for token in said] == ids
     assert bytes(value for token in said for value in token.bytes) == b"Hello from base."
     lists = [choice.logprobs for each in texts for choice in each.choices if choice.logprobs]
+    ids.append(f"token_id:{END}")
     assert [token for each in lists for token in each.tokens] == ids
     assert [name for each in lists for top in each.top_logprobs for name in top] == ids
 
@@ -426,3 +427,78 @@ async def test_the_prompts_own_logprobs(api: Api, client: openai.AsyncOpenAI) ->
             assert await refused(asking(client, **wrong)) == "prompt_logprobs"
         streamed = asking(client, prompt_logprobs=1, stream=True)
         assert await refused(streamed) == "prompt_logprobs"
+
+
+@pytest.mark.parametrize("include_stop", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_token_that_ended_an_answer_is_scored(
+    api: Api, client: openai.AsyncOpenAI, stream: bool, include_stop: bool
+) -> None:
+    """In a chat where its id is told; always in a completion, as in other engines: who scores a
+    text with `echo` and one token more leaves out the last, whatever it is."""
+    encoded = api.engine.text.encode("Hello from base.")
+    body: dict[str, Any] = {"return_tokens_as_token_ids": True, "stream": stream}
+    body["include_stop_str_in_output"] = include_stop
+    for ids in (False, True):
+        ended = [*encoded, END]
+        shown = ended if ids or include_stop else encoded
+        body["return_token_ids"] = ids
+        choices = await _choices(await chat(client, logprobs=True, **body))
+        made = [each.logprobs.content for each in choices if each.logprobs is not None]
+        assert [token.token for each in made for token in each] == _named(shown)
+        choices = await _choices(await complete(client, logprobs=0, max_tokens=40, **body))
+        lists = [each.logprobs for each in choices if each.logprobs is not None]
+        assert [token for each in lists for token in each.tokens] == _named(ended)
+        offsets = [place for each in lists for place in each.text_offset]
+        assert offsets == list(range(len(ended)))
+
+
+def _named(token_ids: list[int]) -> list[str]:
+    return [f"token_id:{each}" for each in token_ids]
+
+
+async def _choices(answer: Any) -> list[Any]:
+    """All, of a stream or not."""
+    if not isinstance(answer, openai.AsyncStream):
+        return list(answer.choices)
+    return [choice async for chunk in answer for choice in chunk.choices]
+
+
+async def test_a_chunk_without_tokens_has_no_logprobs(client: openai.AsyncOpenAI) -> None:
+    """Of a text that a stop string ended, which was held back."""
+    body = {"stop": ["e."], "max_tokens": 40, "stream": True}
+    chunks = await _choices(await complete(client, logprobs=1, **body))
+    assert "".join(each.text for each in chunks) == "Hello from bas"
+    assert all(each.logprobs is None or each.logprobs.tokens for each in chunks)
+
+
+@pytest.mark.parametrize("value", [None, [], [[0.5]]])
+async def test_embeddings_alone_are_no_prompt(client: openai.AsyncOpenAI, value: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="Either prompt or prompt_embeds must be"):
+        await client.completions.create(
+            model=BASE,
+            prompt=None,
+            extra_body={"prompt_embeds": value},
+        )
+
+
+async def test_what_is_longer_than_the_context_is_called_so(
+    api: Api, client: openai.AsyncOpenAI
+) -> None:
+    """In SGLang's words beside OpenAI's."""
+    context = api.engine.model.context_tokens
+    for length in (context + 1, 100 * context):
+        messages = [{"role": "user", "content": "x" * length}]
+        with pytest.raises(openai.BadRequestError) as caught:
+            await chat(client, messages=messages)
+        for words in ("is longer than the model's context length", "maximum context length"):
+            assert words in caught.value.message
+        assert caught.value.code == "context_length_exceeded"
+
+
+async def test_sglangs_clients_find_the_model(api: Api, tenant: TestTenant) -> None:
+    for path in ("/get_model_info", "/get_server_info"):
+        found = (await api.call(tenant.key, "GET", path)).json()
+        assert found["model_path"] == BASE
+        assert found["context_length"] == api.engine.model.context_tokens
+        assert (await api.http.get(path)).status_code == 401

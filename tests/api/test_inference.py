@@ -170,9 +170,10 @@ async def test_logprobs(client: openai.AsyncOpenAI) -> None:
     text = await client.completions.create(model="fake-base", prompt="x", logprobs=1)
     lists = text.choices[0].logprobs
     assert lists is not None
-    assert lists.tokens == list("Hello from base.")
-    assert lists.text_offset == list(range(16))
-    assert lists.token_logprobs == [-0.5] * 16
+    assert lists.tokens == [*"Hello from base.", "<|im_end|>"]  # the one that ended it, as vLLM's
+    assert lists.text_offset == list(range(17))
+    assert lists.token_logprobs is not None
+    assert lists.token_logprobs[:16] == [-0.5] * 16
     assert lists.top_logprobs is not None
     assert lists.top_logprobs[0] == {"H": -0.5}
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant, stored_objects
+from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_platform.intake.checker import Checker, CheckLostError
+from tenora_platform.registry.set_aside import FIRST_RETRY_S, RETRY_MAX_S, SetAside
+from tenora_platform.registry.storage import AdapterStorage
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.registry.worker import ATTEMPTS_MAX, IntakeWorker
+from tenora_platform.settings import Settings
 from tenora_platform.state import EngineLife
 
 MANY = 20
@@ -122,12 +130,106 @@ async def test_a_store_that_is_away_is_no_attempt(
         raise ConnectionError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tenora_platform.registry.storage.AdapterStorage.staged_config", away)
+        patch.setattr("obstore.get_async", away)
         for _ in range(2 * ATTEMPTS_MAX):
             with pytest.raises(ConnectionError):
                 await Noting(api).run_once()
     await drained(Noting(api))
     assert (await version(api, tenant, "patient"))["state"] == "active"
+
+
+@pytest.mark.usefixtures("resting")
+async def test_what_the_store_never_takes_is_refused(
+    api: Api, tenant: TestTenant, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its content is to lie, something else is."""
+    await upload(api, tenant, "nowhere", seed=81)
+    found: list[Path] = []
+
+    async def publish(storage: AdapterStorage, digest: str, *of: Any) -> None:
+        blocked = settings.data_dir / "objects" / weights_key(digest) / "in the way"
+        blocked.mkdir(parents=True, exist_ok=True)
+        found.append(blocked.parent)
+        await published(storage, digest, *of)
+
+    published = AdapterStorage.publish
+    monkeypatch.setattr(AdapterStorage, "publish", publish)
+    for _ in range(ATTEMPTS_MAX - 1):
+        with pytest.raises(Exception, match="directory"):
+            await Noting(api).run_once()
+        assert (await version(api, tenant, "nowhere"))["state"] == "validating"
+    await Noting(api).run_once()
+    shutil.rmtree(found[0])
+    refused = await version(api, tenant, "nowhere")
+    assert refused["state"] == "rejected"
+    assert [each["code"] for each in refused["validation"]["problems"]] == ["store_failed"]
+
+
+@pytest.mark.usefixtures("resting")
+async def test_what_cannot_be_deleted_keeps_nobody_waiting(api: Api, settings: Settings) -> None:
+    owner, other = [await api.new_tenant(name, plan="premium") for name in ("stuck", "other")]
+    for seed, name in enumerate(("stuck", "free")):
+        await upload(api, owner, name, seed=70 + seed)
+    await drained(Noting(api))
+    kept = {name: str((await version(api, owner, name))["digest"]) for name in ("stuck", "free")}
+    stuck = settings.data_dir / "objects" / weights_key(kept["stuck"])
+    stuck.unlink()
+    (stuck / "in the way").mkdir(parents=True)
+    for name in kept:
+        deleted = await api.call(owner.key, "DELETE", f"/v1/adapters/{name}")
+        assert deleted.status_code == 200, deleted.text
+    made = await upload(api, other, "waits", seed=72)
+    worker = Noting(api)
+    worker._release_after = timedelta(seconds=-60)
+    await drained(worker)
+    assert (await version(api, other, "waits"))["state"] == "active", made
+    assert not {weights_key(kept["free"]), config_key(kept["free"])} & stored_objects(api)
+    async with asyncio.timeout(20):
+        while "1 adapter versions could not be deleted" not in str(
+            (await api.http.get("/readyz")).json()["warnings"]
+        ):
+            await worker.run_once()
+    shutil.rmtree(stuck)
+    again = Noting(api)
+    again._release_after = timedelta(seconds=-60)
+    await drained(again)
+    assert config_key(kept["stuck"]) not in stored_objects(api)
+    assert "could not be deleted" not in (await api.http.get("/readyz")).text
+
+
+@pytest.mark.usefixtures("resting")
+async def test_a_store_that_cannot_be_asked_leaves_the_checks(api: Api, tenant: TestTenant) -> None:
+    class Unclean(Noting):
+        async def _release_revoked(self) -> bool:
+            raise OSError("the record cannot be read")
+
+    await upload(api, tenant, "checked")
+    with pytest.raises(OSError, match="record"):
+        await Unclean(api).run_once()
+    assert (await version(api, tenant, "checked"))["state"] == "active"
+
+
+def test_what_fails_is_tried_again_ever_later() -> None:
+    now_s = [0.0]
+    aside = SetAside(clock_s=lambda: now_s[0])
+
+    def fail(key: str) -> None:
+        with aside.trying(key):
+            raise OSError("busy")
+
+    fail("a")
+    assert (aside.waiting(), len(aside)) == (["a"], 1)
+    now_s[0] = FIRST_RETRY_S
+    assert (aside.waiting(), len(aside)) == ([], 1)
+    fail("a")
+    now_s[0] += FIRST_RETRY_S
+    assert aside.waiting() == ["a"], "twice as long"
+    with aside.trying("a"):
+        pass
+    assert len(aside) == 0
+    fail("b")
+    now_s[0] += FIRST_RETRY_S + RETRY_MAX_S + 1
+    assert len(aside) == 0, "somebody else removed it"
 
 
 @pytest.mark.usefixtures("resting")

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from api_harness import Api
 from platform_fixtures import MakeApi
 from tenora_engine.transport.address import CurveKeys
+from tenora_platform.background import doing
 from tenora_platform.bell import Bell
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.process import EmbeddedServerError
@@ -101,6 +102,20 @@ async def test_a_worker_that_fails_or_is_missing_is_a_warning(
         assert (await ready(api))["warnings"] == []
         listed = (await api.admin("GET", "/admin/v1/processes")).json()["data"]
         assert [(each["role"], each["pid"]) for each in listed if each["pid"] == os.getpid()]
+
+
+async def test_what_failed_is_told_by_its_kind() -> None:
+    """Its words are for the log: `/readyz` needs no key."""
+    outages: dict[str, str] = {}
+
+    async def fails() -> None:
+        raise OSError("/var/lib/tenora/objects/adapters: permission denied")
+
+    async with doing({"collector": fails}, outages):
+        async with asyncio.timeout(5):
+            while not outages:  # noqa: ASYNC110 - a dictionary tells nobody
+                await asyncio.sleep(0)
+    assert outages == {"collector": "OSError, see the log"}
 
 
 async def ready(api: Api) -> dict[str, list[str]]:

@@ -338,7 +338,7 @@ async def test_crash_before_the_upload_is_given_back(api: Api, tenant: TestTenan
     """The next worker gives it back: the version says that it is still there."""
 
     class Crashing(IntakeWorker):
-        async def _discard_checked(self) -> None:
+        async def _discard_checked(self) -> bool:
             raise OSError("the process ended here")
 
     files = adapter_form(api.engine.model, "left", seed=78)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -77,7 +78,7 @@ async def counted(api: Api, tenant: TestTenant) -> dict[str, int]:
 
 async def test_only_inference_is_counted(quiet: Api) -> None:
     tenant = await quiet.new_tenant("looks")
-    for path in ("/v1/me", "/v1/requests", "/v1/adapters/none", "/v1/models/none", "/v1/events"):
+    for path in ("/v1/me", "/v1/requests", "/v1/adapters/none", "/v1/models", "/v1/events"):
         await quiet.call(tenant.key, "GET", path)
     await quiet.call(tenant.key, "POST", "/v1/api_keys", json={"name": 7})
     assert await counted(quiet, tenant) == {}
@@ -87,6 +88,29 @@ async def test_only_inference_is_counted(quiet: Api) -> None:
         assert (await quiet.call(tenant.key, "POST", CHAT, json=chat(model="no"))).is_error
     assert await counted(quiet, tenant) == {"200": 1, "404": 2}
     assert len(await listed(quiet, tenant)) == 2
+
+
+async def test_what_a_client_gets_wrong_on_the_way_is_listed_as_its_tenants(quiet: Api) -> None:
+    """A model, a response or a route that there is not, and a method that a route does not take."""
+    tenant = await quiet.new_tenant("mistyped")
+    asked = [
+        ("GET", "/v1/models/none", 404),
+        ("GET", "/v1/responses/resp_none", 404),
+        ("POST", "/v1/chat/completion", 404),
+        ("POST", "/v1/v1/chat/completions", 404),
+        ("GET", CHAT, 405),
+        ("GET", "/v1/\x00odd\u202e", 404),
+    ]
+    for method, path, status in asked:
+        assert (await quiet.call(tenant.key, method, quote(path))).status_code == status
+    await quiet.call("tn_unknown", "POST", "/v1/chat/completion")
+    rows = await listed(quiet, tenant)
+    assert [each["status"] for each in reversed(rows)] == [status for *_, status in asked]
+    routes = [each["route"] for each in reversed(rows)]
+    assert routes[2:4] == ["POST /v1/chat/completion", "POST /v1/v1/chat/completions"]
+    assert routes[5] == "GET /v1/ odd "
+    assert all(each["api_key_id"] for each in rows)
+    assert await counted(quiet, tenant) == {"404": 5, "405": 1}
 
 
 def odd_calls() -> list[tuple[dict[str, Any], int, str | None]]:

@@ -275,6 +275,17 @@ async def test_refusals(client: openai.AsyncOpenAI, body: dict[str, Any], param:
     assert caught.value.param == param
 
 
+async def test_the_background_is_refused_in_words_that_clients_know(
+    client: openai.AsyncOpenAI,
+) -> None:
+    for store, words in (
+        (False, "only be used when `store` is true, and not"),
+        (True, "supported"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words):
+            await ask(client, background=True, store=store)
+
+
 @pytest.mark.parametrize("make", [ask, streamed])
 async def test_the_texts_logprobs(api: Api, client: openai.AsyncOpenAI, make: Any) -> None:
     answer = await make(client, include=LOGPROBS, top_logprobs=2)

@@ -23,6 +23,7 @@ from pydantic import SecretStr
 
 from api_harness import ADMIN_KEY, SECRET, running_api
 from platform_fixtures import Servers, plain_url, with_database
+from tenora_platform.admin_key import made_keys
 from tenora_platform.bootstrap import (
     DatabaseSetupError,
     database_urls,
@@ -278,6 +279,9 @@ def test_a_lost_secret_is_not_replaced(tmp_path: Path, left: str) -> None:
         path.write_text(empty)
         with pytest.raises(SecretLostError, match="secret is empty"):
             load_secret(tmp_path, None)
+    path.write_bytes(b"\xff\xfe" + text.encode())
+    with pytest.raises(SecretLostError, match=r"secret is not text.*Restore.*TENORA_SECRET"):
+        load_secret(tmp_path, None)
     path.write_text(text)
     assert load_secret(tmp_path, None).root == made.root
     assert load_secret(tmp_path, "given").root == b"given"
@@ -290,8 +294,15 @@ def test_the_secret_of_whoever_was_first_holds(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
-def test_an_empty_key_of_the_demo_is_none(tmp_path: Path) -> None:
-    (tmp_path / "admin_key").write_text("\n")
+def test_damaged_hashes_of_admin_keys_are_named(tmp_path: Path) -> None:
+    (tmp_path / "admin_keys").write_bytes(b"\xff\xfe")
+    with pytest.raises(SecretLostError, match=r"admin_keys are not text.*Restore"):
+        made_keys(Settings(data_dir=tmp_path))
+
+
+@pytest.mark.parametrize("kept", [b"\n", b"\xff\xfe"])
+def test_an_empty_or_damaged_key_of_the_demo_is_none(kept: bytes, tmp_path: Path) -> None:
+    (tmp_path / "admin_key").write_bytes(kept)
     key = prepare_demo(Settings(data_dir=tmp_path)).admin_key
     assert key is not None
     assert key.get_secret_value().startswith("tna")

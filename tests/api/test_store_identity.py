@@ -1,37 +1,51 @@
 """No start removes anything from the object store by the rows of a database that is not its own: an
-empty, a restored or another's. What a sweep removes lies in the trash for a week."""
+empty, a restored or another's. Nor does it acknowledge usage there. What a sweep removes lies in
+the trash for a week."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import json
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import obstore
-import psycopg
 import pytest
 from obstore.store import LocalStore, MemoryStore, ObjectStore
 
 from adapter_files import adapter_form
-from api_harness import SECRET, Api, TestTenant, running_api, stored_objects
-from platform_fixtures import Servers, plain_url
+from api_harness import running_api, stored_objects
+from platform_fixtures import Servers
 from served_api import until
-from shell import run
+from store_harness import (
+    become_active,
+    contents,
+    database,
+    lost,
+    make_old,
+    pushed,
+    stopped,
+    tenora,
+    warnings,
+)
 from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import DEFAULT
 from tenora_platform.registry.collector import FEW, Collector
 from tenora_platform.registry.store_identity import OBJECT, Record, StoreIdentity, identity
-from tenora_platform.registry.trash import KEPT, Trash, Trashed
+from tenora_platform.registry.trash import KEPT, Stuck, Trash, Trashed
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.settings import Settings
+from tenora_platform.usage.copies import STREAM, CopyReader, UsageCopies
+from tenora_platform.usage.engine_totals import TotalsKeeper
+from tenora_platform.usage.gate import UsageGate, UsageHeldError
+from tenora_platform.usage.leftovers import Leftovers
+from tenora_platform.usage.sink import UsageSink
+from usage_records import usage_record
 
 LATER = timedelta(0)
 """A grace time that is over."""
@@ -44,12 +58,6 @@ def own(settings: Settings, servers: Servers, tmp_path: Path) -> Settings:
     return settings.model_copy(update=changes)
 
 
-@contextmanager
-def database(settings: Settings) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    with psycopg.connect(plain_url(str(settings.database_url)), autocommit=True) as link:
-        yield link
-
-
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the test itself sweeps."""
@@ -58,65 +66,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Collector, "run", never)
-
-
-def make_old(settings: Settings) -> None:
-    """Everything in the store was written two hours ago, and the store adopted then."""
-    then = time.time() - 7200
-    for path in (settings.data_dir / "objects").rglob("*"):
-        os.utime(path, (then, then))
-    with database(settings) as link:
-        link.execute("UPDATE database_identity SET adopted_at = adopted_at - interval '2 hours'")
-
-
-async def pushed(api: Api, tenant: TestTenant, name: str, seed: int) -> str:
-    """An active version's digest."""
-    files = adapter_form(api.engine.model, name, seed=seed)
-    assert (await api.call(tenant.key, "POST", "/v1/adapters", files=files)).status_code == 202
-    return await become_active(api, tenant, name)
-
-
-async def become_active(api: Api, tenant: TestTenant, name: str) -> str:
-    async with asyncio.timeout(30):
-        while True:
-            await IntakeWorker(api.state).run_once()
-            found = (await api.call(tenant.key, "GET", f"/v1/adapters/{name}")).json()
-            if found["state"] == "active":
-                return str(found["digest"])
-            await asyncio.sleep(0.02)
-
-
-async def lost(api: Api, count: int) -> set[str]:
-    """Objects as crashes leave them."""
-    paths = {f"uploads/upload_nobodys/part_{number}" for number in range(count)}
-    for path in paths:
-        await obstore.put_async(api.state.objects, path, b"lost")
-    return paths
-
-
-def contents(*digests: str) -> set[str]:
-    return {key(digest) for digest in digests for key in (config_key, weights_key)}
-
-
-async def warnings(api: Api) -> str:
-    await until(lambda: api.state.store.told is not None)
-    answer = await api.http.get("/readyz")
-    assert answer.status_code == 200, answer.text
-    return " ".join(answer.json()["warnings"])
-
-
-async def stopped(api: Api) -> bool:
-    text = (await api.http.get("/metrics")).text
-    return "tenora_store_sweep_stopped 1.0" in text
-
-
-def tenora(settings: Settings, *words: str) -> tuple[int, str]:
-    return run(
-        *words,
-        TENORA_DATABASE_URL=str(settings.database_url),
-        TENORA_SECRET=SECRET,
-        TENORA_DATA_DIR=str(settings.data_dir),
-    )
 
 
 async def test_an_older_database_removes_nothing(
@@ -265,6 +214,32 @@ async def test_a_database_of_before_that_serves_what_is_not_there(
 
 
 @pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("key", [config_key, weights_key])
+async def test_one_file_of_an_adapter_that_is_gone_is_told(
+    key: Callable[[str], str], own: Settings, tmp_path: Path
+) -> None:
+    """The record of the database is there: a store that was copied in part."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        digests = [await pushed(api, tenant, f"mine-{seed}", seed) for seed in (4, 5)]
+        await api.state.store.problem()
+        collector = Collector(api.state)
+        assert await collector.sweep() == 0
+        assert await warnings(api) == ""
+        assert "tenora_store_missing_contents 0.0" in (await api.http.get("/metrics")).text
+        gone = own.data_dir / "objects" / key(digests[0])
+        gone.rename(tmp_path / "gone")
+        assert await collector.sweep() == 0
+        assert "Files of 1 adapters that are served are missing" in await warnings(api)
+        assert "tenora_store_missing_contents 1.0" in (await api.http.get("/metrics")).text
+        code, text = await asyncio.to_thread(tenora, own, "store", "status", "--json")
+        assert (code, json.loads(text)["missing_adapters"]) == (1, 1), text
+        (tmp_path / "gone").rename(gone)
+        assert await collector.sweep() == 0
+        assert await warnings(api) == ""
+
+
+@pytest.mark.usefixtures("alone")
 async def test_a_sweep_of_too_much_stops(own: Settings, tmp_path: Path) -> None:
     async with running_api(own, tmp_path / "1") as api:
         await api.state.store.problem()
@@ -311,20 +286,43 @@ async def test_what_was_swept_comes_back(own: Settings, tmp_path: Path) -> None:
         assert code == 0, text
 
 
+@pytest.mark.usefixtures("alone")
+async def test_what_cannot_be_moved_keeps_no_other_waiting(own: Settings, tmp_path: Path) -> None:
+    async with running_api(own, tmp_path / "1") as api:
+        await api.state.store.problem()
+        await obstore.put_async(api.state.objects, "uploads/upload_a/part", b"stuck")
+        await obstore.put_async(api.state.objects, "uploads/upload_b/part", b"free")
+        old = f"trash/{datetime.now(UTC).date() - 2 * KEPT}/uploads/upload_c/part"
+        await obstore.put_async(api.state.objects, old, b"old")
+        today = own.data_dir / "objects" / "trash" / str(datetime.now(UTC).date())
+        in_the_way = today / "uploads" / "upload_a"
+        in_the_way.parent.mkdir(parents=True)
+        in_the_way.write_bytes(b"a file where a folder is to be")
+        collector = Collector(api.state, grace=LATER)
+        assert await collector.sweep() == 1
+        left = stored_objects(api)
+        assert "uploads/upload_a/part" in left
+        assert not {"uploads/upload_b/part", old} & left
+        assert "1 objects that nothing needs could not be removed" in await warnings(api)
+        in_the_way.unlink()
+        assert await collector.sweep() == 1
+        assert "could not be removed" not in await warnings(api)
+
+
 @pytest.mark.parametrize("kind", ["folder", "memory"])
 async def test_the_trash_keeps_for_a_week(kind: str, tmp_path: Path) -> None:
     objects: ObjectStore = LocalStore(tmp_path) if kind == "folder" else MemoryStore()
     trash, today = Trash(objects), datetime.now(UTC).date()
     for path in ("adapters/a/b", "adapters/c"):
         await obstore.put_async(objects, path, path.encode())
-    assert await trash.put(["adapters/a/b", "adapters/none", "adapters/c"]) == 2
+    assert await trash.put(["adapters/a/b", "adapters/none", "adapters/c"], Stuck()) == 2
     old: dict[date, str] = {}
     for days in (KEPT.days, KEPT.days + 1, 400):
         day = today - timedelta(days=days)
         old[day] = Trashed(f"staging/{days}", day, 3).key
         await obstore.put_async(objects, old[day], b"old")
     await obstore.put_async(objects, "trash/note", b"an operator's")
-    assert await trash.empty() == 2
+    assert await trash.empty(Stuck()) == 2
     left = await trash.contents()
     assert [each.path for each in left] == ["staging/7", "adapters/a/b", "adapters/c"]
     await obstore.put_async(objects, "adapters/c", b"newer")
@@ -381,3 +379,99 @@ async def test_a_damaged_record_is_no_record_of_ours(
         assert "another database" in await warnings(api)
         code, _ = await asyncio.to_thread(tenora, own, "store", "status")
         assert code == 1
+
+
+def rows(settings: Settings, table: str) -> int:
+    with database(settings) as link:
+        found = link.execute(f"SELECT count(*) FROM {table}").fetchone()
+        assert found is not None
+        return int(str(found[0]))
+
+
+async def test_usage_waits_until_the_database_is_the_stores(
+    own: Settings, servers: Servers, tmp_path: Path
+) -> None:
+    """Records, copies and totals: none is taken by another database, all by the right one."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        await api.state.store.problem()
+    record = usage_record("usage_waits:0", tenant.id)
+    wrong = own.model_copy(update={"database_url": servers.new_database()})
+    async with running_api(wrong, tmp_path / "2") as api:
+        await api.new_tenant("other", plan="premium")
+        said = await warnings(api)
+        assert "Usage is not stored and waits in the engine's outbox" in said
+        assert "tenora store adopt" in said
+        assert "tenora_store_usage_held 1.0" in (await api.http.get("/metrics")).text
+        api.engine.outbox.append(record)
+        gate = UsageGate(api.state.db, api.state.store)
+        sink = UsageSink(api.engine, api.state.db, gate=gate)
+        await api.state.redis.delete(STREAM)
+        kept = UsageCopies(api.state.redis, api.state.metrics).keep([record])
+        assert kept is not None
+        await kept
+        copies = CopyReader(api.state.redis, api.state.db, sink, api.state.metrics, age_s=-1.0)
+        totals = TotalsKeeper(api.engine, api.state.db, gate=gate)
+        for taking in (sink.run_once, copies.run_once, totals.run_once):
+            with pytest.raises(UsageHeldError):
+                await taking()
+        await sink.store_what_waits()
+        assert api.engine.outbox == [record], "and the running worker left it there, too"
+        assert await api.state.redis.xlen(STREAM) == 1
+    for table in ("usage_dead_letters", "engine_totals", "engine_outboxes"):
+        assert rows(wrong, table) == 0, table
+    async with running_api(own, tmp_path / "3") as api:
+        api.engine.outbox.append(record)
+        await until(lambda: not api.engine.outbox)
+    assert rows(own, "usage_events") == 1
+
+
+async def test_an_adopted_database_takes_the_usage(
+    own: Settings, servers: Servers, tmp_path: Path
+) -> None:
+    """What names a tenant that it lacks is kept whole, and billed once the tenant is there."""
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("acme", plan="premium")
+        await api.state.store.problem()
+    record = usage_record("usage_adopted:0", tenant.id)
+    adopting = own.model_copy(update={"database_url": servers.new_database()})
+    async with running_api(adopting, tmp_path / "2") as api:
+        await api.new_tenant("other", plan="premium")
+        assert "Usage is not stored" in await warnings(api)
+        api.engine.outbox.append(record)
+        code, text = await asyncio.to_thread(tenora, adopting, "store", "adopt", "--yes")
+        assert code == 0, text
+        await until(lambda: not api.engine.outbox)
+        assert rows(adopting, "usage_dead_letters") == 1
+        sink = UsageSink(api.engine, api.state.db)
+        leftovers = Leftovers(api.state.db, sink, api.state.unbilled)
+        await leftovers.run_once()
+        said = await warnings(api)
+        assert "1 usage records could not be stored as events. They are kept whole" in said
+        with database(adopting) as link:
+            link.execute(
+                "INSERT INTO tenants (id, name, plan, status) "
+                "SELECT %s, 'acme', plan, status FROM tenants",
+                (tenant.id,),
+            )
+        await leftovers.run_once()
+        assert rows(adopting, "usage_events") == 1
+        assert "could not be stored" not in await warnings(api)
+
+
+async def test_usage_waits_beside_a_database_without_tenants(own: Settings, tmp_path: Path) -> None:
+    """Database and store are both new; the engine's outbox is not."""
+    record = usage_record("usage_strange:0", "tenant_of_before")
+    async with running_api(own, tmp_path / "1") as api:
+        await api.state.store.problem()
+        api.engine.outbox.append(record)
+        gate = UsageGate(api.state.db, api.state.store)
+        with pytest.raises(UsageHeldError):
+            await UsageSink(api.engine, api.state.db, gate=gate).run_once()
+        assert "this database has no tenant" in await warnings(api)
+        assert api.engine.outbox == [record]
+        assert rows(own, "usage_dead_letters") == 0
+        await api.new_tenant("acme")
+        await until(lambda: not api.engine.outbox)
+        assert rows(own, "usage_dead_letters") == 1
+        assert "this database has no tenant" not in await warnings(api)

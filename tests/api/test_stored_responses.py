@@ -4,6 +4,8 @@ processes."""
 from __future__ import annotations
 
 import asyncio
+import importlib
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -231,6 +233,16 @@ async def test_their_days_end(api: Api, client: Two, tenant: TestTenant, owner: 
     assert rows_of(owner, tenant) == before - 1
 
 
+async def test_what_has_ended_cannot_be_cancelled(client: Two) -> None:
+    here, there = client
+    made = await ask(here, input="x")
+    with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+        await there.responses.cancel(made.id)
+    assert (await there.responses.retrieve(made.id)).status == "completed"
+    with pytest.raises(openai.NotFoundError):
+        await here.responses.cancel("resp_never")
+
+
 async def test_a_conversation_ends_where_one_is_deleted(client: Two) -> None:
     first = await ask(client[0])
     second = await ask(client[0], previous_response_id=first.id)
@@ -307,3 +319,66 @@ async def test_a_conversation_that_is_too_long_is_refused(
         await ask(client[0], previous_response_id=second.id)
     assert caught.value.param == "previous_response_id"
     assert (await ask(client[0], previous_response_id=first.id)).status == "completed"
+
+
+PART = {"type": "input_text", "text": "a"}
+IN_CONTENT = {"role": "user", "content": [PART] * 1500}
+IN_OUTPUT = [
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": [PART] * 1500},
+]
+
+
+@pytest.mark.parametrize("given", [[IN_CONTENT], IN_OUTPUT])
+async def test_the_parts_of_a_conversation_are_bounded_before_the_work(
+    client: Two, api: Api, monkeypatch: pytest.MonkeyPatch, given: list[Any]
+) -> None:
+    """By the bound of one body: of its own input's and of those before it."""
+    monkeypatch.setattr(api.engine, "model", replace(api.engine.model, context_tokens=40_000))
+    first = await ask(client[0], input=given)
+    second = await ask(client[0], input=given, previous_response_id=first.id)
+    assert (await ask(client[0], previous_response_id=second.id)).status == "completed"
+
+    def unwanted(*given: Any) -> None:
+        raise AssertionError("the chat is made of what is too much")
+
+    monkeypatch.setattr("tenora_platform.inference.responses.routes.as_chat", unwanted)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await ask(client[0], input=given, previous_response_id=second.id)
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.param == "previous_response_id"
+    with pytest.raises(openai.BadRequestError) as caught:
+        await ask(client[0], input=given * 3)
+    assert caught.value.param == "input"
+
+
+async def test_empty_parts_do_not_come_back(client: Two) -> None:
+    empty = [{"type": "input_text", "text": ""}] * 3000
+    made = await ask(client[0], input=[{"role": "user", "content": [*empty, PART]}])
+    for _ in range(2):
+        content: Any = [*empty, PART]
+        given = [{"role": "user", "content": content}]
+        made = await ask(client[0], input=given, previous_response_id=made.id)
+        assert made.status == "completed"
+
+
+async def test_a_chat_of_many_items_is_made_in_a_thread(
+    client: Two, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    for module, name in (("responses.routes", "as_chat"), ("requests", "count_characters")):
+        path = f"tenora_platform.inference.{module}"
+        really = getattr(importlib.import_module(path), name)
+
+        def noted(*given: Any, really: Any = really) -> Any:
+            threads.append(threading.get_ident())
+            return really(*given)
+
+        monkeypatch.setattr(f"{path}.{name}", noted)
+    await ask(client[0], input=[{"role": "user", "content": "a"}] * 300)
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
+    chat: Any = [{"role": "user", "content": [{"type": "text", "text": "a"}] * 300}]
+    await client[0].chat.completions.create(model="fake-base", messages=chat)
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads

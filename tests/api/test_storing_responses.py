@@ -326,3 +326,45 @@ async def test_wrong_items_are_named_by_their_place_in_the_body(
     first = (await call(api, tenant.key)).json()["id"]
     answer = await call(api, tenant.key, previous_response_id=first, input=[{"role": "user"}])
     assert answer.json()["error"]["param"] == "input[0].content"
+
+
+async def test_a_plan_without_it_lets_the_days_be_shortened(api: Api) -> None:
+    """What is stored is the tenant's: only more of it is the plan's matter."""
+    await api.put_plan("waning", {}, stored_responses=True)
+    tenant = await api.new_tenant("waning", plan="waning")
+    await choose(api, tenant, stored_response_days=7)
+    await api.put_plan("waning", {}, stored_responses=False)
+    for days in (7, 3, 1):
+        assert (await choose(api, tenant, stored_response_days=days))[
+            "stored_response_days"
+        ] == days
+    for first in ({}, {"stored_response_days": None}):
+        await choose(api, tenant, **first)
+        wanted = {"stored_response_days": 2}
+        answer = await api.call(tenant.key, "PATCH", "/v1/settings", json=wanted)
+        assert answer.status_code == 403
+        assert answer.json()["error"]["code"] == "stored_responses_not_in_plan"
+
+
+async def test_changes_at_once_know_of_each_other(api: Api, other: Api, plans: None) -> None:
+    """Each answer and audit row shows what the changes before it have made, the first row's too."""
+    tenant = await storing(api, days=None)
+    changes: list[dict[str, Any]] = [
+        {"stored_response_days": 5},
+        {"keep_contents_days": 6},
+        {"draft_from_answers": True},
+    ] * 2
+    answers = await asyncio.gather(
+        *(choose(each, tenant, **change) for each in (api, other) for change in changes)
+    )
+    path = f"/admin/v1/audit_logs?tenant_id={tenant.id}&action=settings.update&limit=100"
+    entries = (await api.admin("GET", path)).json()["data"][::-1]
+    names = ("stored_response_days", "keep_contents_days", "draft_from_answers")
+    states = [dict.fromkeys(names) | {"draft_from_answers": False}]
+    for entry in entries:
+        assert entry["before"] == states[-1]
+        states.append(entry["after"])
+    assert len(states) == 1 + len(answers)
+    assert states[-1] == dict(zip(names, (5, 6, True), strict=True))
+    for answer in answers:
+        assert {name: answer[name] for name in names} in states

@@ -17,11 +17,18 @@ from adapter_files import adapter_form
 from api_harness import Api, TestTenant, running_api, stored_objects
 from people import signed_in
 from platform_fixtures import Connection, MakeApi, Servers, plain_url
+from price_lists import post_prices
+from tenora_engine.telemetry import ServiceMeter, WaitPart
 from tenora_platform.erasure.fates import CHANGED, DELETED, KEPT, condition
 from tenora_platform.erasure.worker import Eraser
+from tenora_platform.history.deltas import Totals
+from tenora_platform.history.sampler import _add_served, _set_answers
 from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.rejections.keeper import Call, Kind, RejectedCalls
 from tenora_platform.settings import Settings
 from tenora_platform.usage.sink import UsageSink
+from tenora_platform.waits.requests import keep_request_waits
+from usage_records import usage_record
 
 NAME = "a name to be forgotten"
 SECRET = "the recipe is cinnamon"
@@ -331,11 +338,60 @@ async def test_nothing_is_made_for_who_was_erased(own: Api) -> None:
     await deleted(own, tenant, grace_days=0)
     path = f"/admin/v1/tenants/{tenant.id}"
     assert await Eraser(own.state).run_once() == [tenant.id]
-    for sub, body in (("api_keys", {"name": "x"}), ("invitations", {"role": "owner"})):
+    for sub, body in (
+        ("api_keys", {"name": "x"}),
+        ("invitations", {"role": "owner"}),
+        ("credits", {"amount": "5"}),
+    ):
         made = await own.admin("POST", f"{path}/{sub}", json=body)
-        assert code_of(made) == (409, "tenant_erased")
+        assert code_of(made) == (409, "tenant_erased"), sub
+    profile = await own.admin("PUT", f"{path}/billing_profile", json={"name": NAME})
+    assert code_of(profile) == (409, "tenant_erased")
+    priced = await post_prices(own, tenant=tenant.id)
+    assert code_of(priced) == (409, "tenant_erased")
     assert code_of(await own.admin("DELETE", path)) == (409, "tenant_erased")
     assert (await own.call(tenant.key, "GET", "/v1/models")).status_code == 401
+
+
+async def test_nobody_is_let_in_until_it_is_restored(api: Api) -> None:
+    tenant = await api.new_tenant(NAME)
+    path = f"/admin/v1/tenants/{tenant.id}"
+    keys = (await api.admin("GET", f"{path}/api_keys")).json()["data"]
+    await deleted(api, tenant)
+    for sub, body in (
+        ("api_keys", {"name": "x"}),
+        (f"api_keys/{keys[0]['id']}/rotate", {}),
+        ("invitations", {"role": "owner"}),
+    ):
+        made = await api.admin("POST", f"{path}/{sub}", json=body)
+        assert code_of(made) == (409, "tenant_deleted"), sub
+    assert (await api.admin("GET", f"{path}/api_keys")).json()["data"] == keys
+
+
+async def test_what_waited_to_be_stored_is_not_written_of_who_was_erased(own: Api) -> None:
+    """Refused calls, answers and the engine's counts that processes held; and waiting times of
+    usage that comes late, whose event is kept as all books are."""
+    tenant, other = [await own.new_tenant(name) for name in (NAME, "other")]
+    await deleted(own, tenant, grace_days=0)
+    assert await Eraser(own.state).run_once() == [tenant.id]
+    both, now = (tenant.id, other.id), datetime.now(UTC)
+    late = RejectedCalls(own.state.db, own.state.metrics)
+    for each in both:
+        call = Call(f"rej_{each}", Kind(each, None, "POST /v1/x", 400), now, "no")
+        late._waiting[call.id] = call
+    await late.flush()
+    counted = Totals(meters=[ServiceMeter("default", each, output_tokens=5) for each in both])
+    async with own.state.db.admin_session() as session:
+        await _add_served(session, now, counted, Totals())
+        answers = {(each, "default"): {"200": 3} for each in both}
+        await _set_answers(session, now.replace(second=0, microsecond=0), answers)
+    waited = [WaitPart("queue", "", 900.0)]
+    records = [usage_record(f"late-{each}:0", each, waits=waited) for each in both]
+    await keep_request_waits(own.state.db, records)
+    for table in ("rejected_calls", "service_minutes", "service_hours", "request_waits"):
+        with database(own) as link:
+            assert rows(link, table, tenant.id) == 0, table
+            assert rows(link, table, other.id) == 1, table
 
 
 async def test_who_was_never_charged_leaves_no_address(own: Api) -> None:
@@ -375,6 +431,22 @@ async def test_two_workers_erase_once(own: Api) -> None:
     found = await asyncio.gather(*(Eraser(own.state).run_once() for _ in range(3)))
     erased = [tenant_id for each in found for tenant_id in each]
     assert sorted(erased) == sorted(tenant.id for tenant in tenants)
+
+
+async def test_one_that_cannot_be_erased_keeps_no_other_waiting(own: Api) -> None:
+    tenants = [await own.new_tenant(f"{NAME} {number}") for number in range(3)]
+    for tenant in tenants:
+        await deleted(own, tenant, grace_days=0)
+
+    class Failing(Eraser):
+        async def _erase(self, tenant_id: str) -> bool:
+            if tenant_id == min(each.id for each in tenants):
+                raise OSError("its objects cannot be deleted")
+            return await super()._erase(tenant_id)
+
+    with pytest.raises(OSError, match="its objects"):
+        await Failing(own.state).run_once()
+    assert await Eraser(own.state).run_once() == [min(each.id for each in tenants)]
 
 
 async def test_append_only_tables_stay_so_for_others(own: Api) -> None:

@@ -56,9 +56,9 @@ async def test_a_chats_tokens_are_those_of_its_answer(
     made = await tokens_of(api, tenant, **chat, return_token_strs=True)
     await api.call(tenant.key, "POST", "/v1/chat/completions", json={"model": "fake-base", **chat})
     assert made["tokens"] == api.engine.requests[-1].prompt_token_ids
-    assert made["token_strs"][:6] == ["<|im_start|>", *"user\n"]
+    assert made["token_strs"][:6] == ["<|im_start|>", *"userĊ"]
     text = "".join(made["token_strs"])
-    assert text.endswith("Well," if continued else "<|im_start|>assistant\n")
+    assert text.endswith("Well," if continued else "<|im_start|>assistantĊ")
 
 
 async def test_a_chats_tools_are_among_its_tokens(api: Api, tenant: TestTenant) -> None:

@@ -140,12 +140,12 @@ async def test_what_is_metered_is_what_was_made(api: Api, client: openai.AsyncOp
     made = api.engine.text.encode(f"Well. {CALL}")
     assert whole.usage.completion_tokens == len(made) + 1
     assert whole.choices[0].token_ids == [*made, 1]
-    assert len(whole.choices[0].logprobs.content) == len(made)
+    assert len(whole.choices[0].logprobs.content) == len(made) + 1  # and its end
     chunks = [chunk async for chunk in await ask(client, stream=True, **more)]
     ids = [token for c in chunks for token in getattr(c.choices[0], "token_ids", None) or []]
     assert ids == [*made, 1]
     logprobs = [t for c in chunks if c.choices[0].logprobs for t in c.choices[0].logprobs.content]
-    assert len(logprobs) == len(made)
+    assert len(logprobs) == len(made) + 1
 
 
 async def test_choices_are_read_one_by_one(api: Api, client: openai.AsyncOpenAI) -> None:
@@ -174,9 +174,9 @@ NAMED: dict[str, Any] = {"type": "function", "function": {"name": "get_weather"}
         ("auto", WITHIN, None, '{"city"'),
         ("required", WITHIN, None, '{"city"'),
         (NAMED, WITHIN, None, '{"city"'),
-        ("required", 30, None, None),  # it is not known whose call it is
-        (NAMED, 30, None, ""),
-        (NAMED, 5, None, ""),
+        ("required", 30, None, None),
+        (NAMED, 30, None, None),
+        (NAMED, 5, None, None),
     ],
 )
 async def test_what_is_cut_off(

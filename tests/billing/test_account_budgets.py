@@ -16,7 +16,7 @@ from api_harness import Api, TestTenant
 from platform_fixtures import MakeApi
 from price_lists import BASE, add_prices, record_of
 from tenora_engine.events import UsageRecord
-from tenora_platform.budgets.accounts import month_start
+from tenora_platform.budgets.accounts import budgets_of, month_start
 from tenora_platform.budgets.alerts import AccountAlerts
 from tenora_platform.usage.sink import UsageSink
 
@@ -103,6 +103,35 @@ async def test_two_workers_a_restart_and_an_emptied_redis_tell_nothing_twice(
         await use(two, of(tenant, 13))
         await asyncio.gather(one.state.budgets.alerts.sweep(), two.state.budgets.alerts.sweep())
         assert await thresholds(two, tenant) == [10, 50, 100]
+
+
+async def test_currencies_are_those_of_lists_that_nothing_hides(api: Api) -> None:
+    """A tenant's own list holds for all that it uses, whatever everybody's is in."""
+    tenant = await api.new_tenant("euros only")
+    await add_prices(api, tenant=tenant.id, currency="EUR")
+    assert (await budget(api, tenant))["currencies"] == ["EUR"]
+    assert (await put(api, tenant, amount="10", currency="USD")).status_code == 400
+    assert (await put(api, tenant, amount="10", currency="EUR", hard=True)).status_code == 200
+
+
+async def test_a_budget_that_refuses_compares_no_other_currency(api: Api) -> None:
+    """Neither with what was used in one before, nor with what is priced in one later."""
+    tenant = await api.new_tenant("from yen to dollars")
+    await add_prices(api, tenant=tenant.id, currency="JPY")
+    await use(api, of(tenant, 4))
+    await asyncio.sleep(1.1)  # a list holds from the next second on
+    await add_prices(api, tenant=tenant.id, currency="USD")
+    refused = await put(api, tenant, amount="3", currency="USD", hard=True)
+    assert refused.json()["error"]["code"] == "several_currencies"
+    other = await api.new_tenant("from dollars to yen")
+    await add_prices(api, tenant=other.id, currency="USD")
+    assert (await put(api, other, amount="3", currency="USD", hard=True)).status_code == 200
+    await asyncio.sleep(1.1)
+    await add_prices(api, tenant=other.id, currency="JPY")
+    await use(api, of(other, 4))
+    context, now = await api.state.auth.tenant(other.key), datetime.now(UTC)
+    assert "account_month" not in {each.name for each in budgets_of(context, now, "JPY")}
+    assert "account_month" in {each.name for each in budgets_of(context, now, "USD")}
 
 
 async def test_a_budget_counts_in_its_own_currency(api: Api) -> None:

@@ -65,7 +65,7 @@ def region(page: Page, name: str) -> Locator:
 def test_the_operator_invites_a_tenants_first_person(page: Page, portal: PortalUnderTest) -> None:
     sign_in(page, portal.server.admin_key)
     page.get_by_role("link", name="Tenants").click()
-    page.get_by_role("button", name="New tenant").click()
+    page.get_by_role("button", name="Create tenant").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("Brand new")
     dialog.get_by_role("button", name="Create", exact=True).click()
@@ -75,7 +75,7 @@ def test_the_operator_invites_a_tenants_first_person(page: Page, portal: PortalU
     expect(dialog).to_contain_text("Invite a person to Brand new")
     expect(dialog.get_by_label("Role", exact=True)).to_have_value("owner")
     dialog.get_by_label("Email").fill("olga@example.com")
-    dialog.get_by_role("button", name="Make the link").click()
+    dialog.get_by_role("button", name="Create link").click()
     link = dialog.get_by_label("Link", exact=True).input_value()
     page.keyboard.press("Escape")
     expect(dialog.get_by_label("Link", exact=True)).to_have_value(link)
@@ -96,7 +96,7 @@ def test_the_operator_invites_a_tenants_first_person(page: Page, portal: PortalU
     expect(invitations).to_contain_text("olga@example.com")
     settle(page)
     assert violations(page) == []
-    page.get_by_role("button", name="Withdraw the invitation of olga@example.com").click()
+    page.get_by_role("button", name="Withdraw invitation for olga@example.com").click()
     expect(invitations).to_have_count(0)
     assert portal.admin("GET", path)["data"] == []
     page.get_by_role("button", name="Invite the first person").click()
@@ -216,7 +216,7 @@ def test_prices_say_which_list_holds_and_which_comes(page: Page, portal: PortalU
     expect(mine).to_contain_text("Monthly minimum: $12.00")
     expect(mine.get_by_role("row").filter(has_text="from 1,000,000")).to_contain_text("$8.00")
     announced = page.get_by_role("region", name="Your account, from")
-    expect(announced).to_contain_text("announced")
+    expect(announced).to_contain_text("scheduled")
     expect(announced).to_contain_text("$123.45")
     expect(announced).to_contain_text("Included each month: $4.00")
     expect(region(page, "Everybody")).to_contain_text("“Your account” is more specific")
@@ -241,8 +241,8 @@ def test_a_budget_tells_when_its_thresholds_are_reached(
     page.get_by_label("Amount a month, USD").fill(amount)
     page.get_by_role("button", name="Save the budget").click()
     standing = page.get_by_test_id("account-budget")
-    expect(standing).to_contain_text("50%: reached, told")  # two thirds are spent already
-    expect(standing).to_contain_text("80%: not reached this month")
+    expect(standing).to_contain_text("50% reached, alert sent")  # two thirds are spent already
+    expect(standing).to_contain_text("80% not reached this month")
     found = portal.call(key, "GET", "/v1/budget")
     assert (Decimal(found["amount"]), found["currency"]) == (Decimal(amount), "USD")
     assert [each["threshold"] for each in found["alerts"]] == [50]
@@ -267,7 +267,7 @@ def test_a_budget_tells_when_its_thresholds_are_reached(
     told = portal.call(key, "GET", "/v1/events?type=budget.alert")["data"]
     assert sorted(each["data"]["threshold"] for each in told) == [50, 80, 100]
     banner.get_by_role("link", name="Open the budget").click()
-    expect(page.get_by_test_id("account-budget")).to_contain_text("100%: reached, told")
+    expect(page.get_by_test_id("account-budget")).to_contain_text("100% reached, alert sent")
 
     page.get_by_label("Refuse requests").check()
     page.get_by_role("button", name="Save the budget").click()
@@ -300,11 +300,11 @@ def test_every_budget_names_its_currency(
     sign_in(page, key)
     page.get_by_role("link", name="Keys").click()
     keys = page.get_by_role("table", name="Keys")
-    expect(keys).to_contain_text("$78.50 a month")
-    expect(keys).to_contain_text("$9.00 a day")
-    page.get_by_role("button", name="New key").click()
+    expect(keys).to_contain_text("$78.50 per month")
+    expect(keys).to_contain_text("$9.00 per day")
+    page.get_by_role("button", name="Create key").click()
     page.get_by_role("button", name="Models, expiry and limits").click()
-    expect(page.get_by_label("Budget a month, USD")).to_be_visible()
+    expect(page.get_by_label("Monthly budget, USD")).to_be_visible()
     page.keyboard.press("Escape")
     page.get_by_role("navigation").get_by_role("link", name="Limits").click()
     for amount in ("$78.50", "$9.00", "$1,234.00", "$56.00"):
@@ -314,13 +314,13 @@ def test_every_budget_names_its_currency(
         operator.goto("/")
         sign_in(operator, portal.server.admin_key)
         operator.goto("/operator/plans?plan=moneyed")
-        expect(operator.get_by_label("Budget a month, USD")).to_have_value("1234")
+        expect(operator.get_by_label("Monthly budget, USD")).to_have_value("1234")
         expect(operator.get_by_role("table", name="Plans")).to_contain_text("$1,234.00")
         operator.goto(f"/operator/tenants/{made['id']}")
-        terms = operator.get_by_role("table", name="Terms of the plan")
+        terms = operator.get_by_role("table", name="Plan terms")
         expect(terms).to_contain_text("$1,234.00")
         operator.get_by_role("tab", name="Keys").click()
-        expect(operator.get_by_role("table", name="Keys")).to_contain_text("$78.50 a month")
+        expect(operator.get_by_role("table", name="Keys")).to_contain_text("$78.50 per month")
 
 
 @pytest.mark.parametrize("path", ["/overview", "/budget", "/credit", "/prices", "/settings"])

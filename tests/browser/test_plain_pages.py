@@ -3,11 +3,15 @@ with an error in them; and a first page that stays where it is while it loads.""
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from busy_platform import Busy
 from page_checks import SHIFT_MAX, WATCH_SHIFTS, settle, violations
 from portal_under_test import PortalUnderTest
 
@@ -33,6 +37,65 @@ def test_an_unknown_address_is_a_page(page: Page, portal: PortalUnderTest) -> No
     assert not violations(page)
     page.get_by_role("link", name="Go to Overview").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_a_page_without_permission_says_so(page: Page, portal: PortalUnderTest) -> None:
+    key = portal.new_tenant("Narrow")[1]
+    body = {"name": "books", "scopes": ["usage"]}
+    sign_in(page, portal.call(key, "POST", "/v1/api_keys", json=body)["key"])
+    for path, name in (("/keys", "Keys"), ("/people", "People")):
+        page.goto(path)
+        expect(page.get_by_role("heading", name="No access")).to_be_visible()
+        expect(page.get_by_role("main")).to_contain_text(f"have access to the page {name}.")
+    assert not violations(page)
+    page.get_by_role("link", name="Go to Overview").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_days_are_utc_days_wherever_the_browser_is(
+    chromium: Browser, portal: PortalUnderTest, busy: Busy
+) -> None:
+    with chromium.new_context(
+        base_url=portal.url,
+        timezone_id="America/Los_Angeles",
+        viewport={"width": 1320, "height": 900},
+    ) as context:
+        page = context.new_page()
+        page.goto("/")
+        sign_in(page, busy.key)
+        chart = page.get_by_role("figure", name="Cost by day").first
+        expect(chart).to_contain_text("UTC")
+        chart.get_by_role("button", name="show as table").click()
+        first = datetime.fromisoformat(portal.call(busy.key, "GET", "/v1/forecast")["start"])
+        days = chart.get_by_role("rowheader")
+        expect(days.first).to_have_text(f"{first.day} {first:%b %Y}")
+        expect(chart.get_by_role("columnheader").first).to_have_text("Day (UTC)")
+        assert "GMT" not in chart.inner_text()
+        served = page.get_by_role("figure", name="Tokens by class")
+        expect(served).to_contain_text(re.compile(r"GMT-[78]|P[DS]T"))
+
+
+def test_an_embedding_is_embedded_and_its_key_has_a_name(
+    page: Page, portal: PortalUnderTest
+) -> None:
+    key = portal.new_tenant("Embedder")[1]
+    model = portal.call(key, "GET", "/v1/models")["data"][0]["id"]
+    portal.call(key, "POST", "/v1/embeddings", json={"model": model, "input": ["a", "b"]})
+    deadline = time.monotonic() + SLOW_MS / 1000
+    while not (found := portal.call(key, "GET", "/v1/requests")["data"]):
+        assert time.monotonic() < deadline, "the request is not in the books"
+        time.sleep(0.1)
+    sign_in(page, key)
+    page.goto("/requests")
+    row = page.get_by_role("table", name="Requests").get_by_role("row").nth(1)
+    expect(row).to_contain_text("embedding")
+    expect(row).to_contain_text("embedded")
+    assert "max tokens" not in row.inner_text()
+    row.get_by_role("link").click()
+    expect(page.get_by_role("main")).to_contain_text("embedded")
+    details = page.get_by_role("region", name="Details")
+    expect(details).to_contain_text(found[0]["api_key_name"])
+    assert not violations(page)
 
 
 def test_a_suspended_tenant_sees_one_banner(page: Page, portal: PortalUnderTest) -> None:

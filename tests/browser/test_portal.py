@@ -165,6 +165,8 @@ def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
 
     sign_out(page)
     sign_in(page, second)  # a key for usage alone comes in, and sees what it may
+    expect(page.get_by_role("heading", name="No access")).to_be_visible()  # the address is of Keys
+    page.get_by_role("link", name="Go to Overview").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     links = page.get_by_role("navigation").get_by_role("link")
     named = ["Overview", "Requests", "Rejected calls", "Usage and cost", "Invoices", "Budget"]
@@ -329,7 +331,7 @@ def test_a_tenant_is_deleted_by_name_and_restored(page: Page, portal: PortalUnde
     sign_in(page, portal.server.admin_key)
     page.get_by_role("link", name="Tenants").click()
     row(page, "Leaving").get_by_role("link", name="Leaving").click()
-    page.get_by_role("button", name="Change").click()
+    page.get_by_role("button", name="Edit", exact=True).click()
     page.get_by_role("menuitem", name="Delete").click()
     dialog = page.get_by_role("dialog")
     delete = dialog.get_by_role("button", name="Delete")
@@ -339,7 +341,7 @@ def test_a_tenant_is_deleted_by_name_and_restored(page: Page, portal: PortalUnde
     delete.click()
     banner = page.get_by_role("alert").filter(has_text="This tenant is deleted")
     expect(banner).to_be_visible()
-    expect(page.get_by_role("button", name="Change")).to_have_count(0)
+    expect(page.get_by_role("button", name="Edit", exact=True)).to_have_count(0)
     assert portal.admin("GET", f"/admin/v1/tenants/{tenant}")["status"] == "suspended"
     banner.get_by_role("button", name="Restore").click()
     expect(banner).to_have_count(0)

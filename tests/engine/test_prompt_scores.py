@@ -19,7 +19,7 @@ from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.events import FinishEvent, TokenEvent, TokenLogprob
-from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tenora_engine.request import BeamSearch, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.step import StepPlan, StepResult
 from tenora_kernels.backend import has_compiled_ops
 from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
@@ -102,7 +102,7 @@ def answers(engine: Engine, requests: list[GenerationRequest]) -> dict[tuple[str
             assert isinstance(event, TokenEvent | FinishEvent)
             one = told.setdefault((event.request_id, event.index), Told())
             if isinstance(event, FinishEvent):
-                assert event.reason == "length", event.error
+                assert event.reason in ("length", "stop"), event.error
                 one.end = event
                 continue
             if event.prompt_logprobs is not None:
@@ -161,6 +161,27 @@ def test_a_token_scores_as_when_it_was_generated(engines: Engines, dtype: str) -
     whole = request("again", prompt + made.token_ids, max_tokens=1, prompt_logprobs=4)
     again = answers(engine, [whole])["again", 0]
     assert again.scores[len(prompt) - 1 :] == made.logprobs
+
+
+@pytest.mark.parametrize("beams", [None, BeamSearch()])
+def test_the_token_that_ends_an_answer_is_scored_with_the_others(
+    engines: Engines, beams: BeamSearch | None
+) -> None:
+    engine, (prompt,) = engines.make(), prompts(1, 30)
+    asked: dict[str, Any] = {"logprobs": 3, "beams": beams, "n": 1 if beams is None else 2}
+    made = answers(engine, [request("made", prompt, max_tokens=9, **asked)])["made", 0]
+    assert made.end is not None
+    assert made.end.stop_logprob is None
+    last = made.logprobs[-1]
+    stops = request("ended", prompt, max_tokens=9, stop_token_ids=(last.token_id,), **asked)
+    ended = [told for told in answers(engine, [stops]).values() if told.end is not None]
+    assert any(told.end is not None and told.end.stop_token_id is not None for told in ended)
+    for told in ended:
+        assert told.end is not None
+        scored, stop = told.end.stop_logprob, told.end.stop_token_id
+        assert (None if scored is None else scored.token_id) == stop
+    if beams is None:
+        assert [*ended[0].logprobs, ended[0].end and ended[0].end.stop_logprob] == made.logprobs
 
 
 def test_the_prompt_alone(engines: Engines) -> None:

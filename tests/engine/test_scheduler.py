@@ -300,6 +300,7 @@ def test_a_stopping_token_is_counted_and_named_but_not_shown() -> None:
     assert [t for e in events if isinstance(e, TokenEvent) for t in e.token_ids] == tokens[:2]
     (done,) = finishes(events).values()
     assert (done.reason, done.stop_token_id, done.usage.output_tokens) == ("stop", stop, 3)
+    assert done.stop_logprob is None
 
 
 def test_a_stop_string_is_metered_where_the_text_ended() -> None:

@@ -302,7 +302,7 @@ def test_a_forced_call_is_one_wherever_it_is_cut(name: str) -> None:
         for end in range(len(text) + 1):
             given = ARGUMENTS[: max(0, end - head)]
             expected = [Call("add", given, given == ARGUMENTS)]
-            if not end or (end <= head and len(tools) > 1):  # whose call it is, is not known
+            if end <= head:  # a name without arguments
                 expected = []
             parser = ToolParser(FORMATS[name], tools, parallel=False, forced=True)
             assert read_pieces(parser, [text[:end]]) == expected

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tenora_platform.portal import PAGES
+
 SOURCES = Path(__file__).parents[2] / "admin_ui" / "src"
 ROUTES = SOURCES / "routes.tsx"
 ASKS = re.compile(
@@ -47,3 +49,9 @@ def test_what_is_asked_of_the_server_is_in_files_of_that_name() -> None:
 def test_nothing_is_any() -> None:
     loose = re.compile(r":\s*any\b|<any>|as any\b|@ts-ignore|@ts-nocheck")
     assert [str(path) for path in sources() if loose.search(path.read_text())] == []
+
+
+def test_the_server_knows_every_page() -> None:
+    """What it does not know is answered with 404, though the portal would show it."""
+    paths = re.findall(r'"/([a-z]+)[^"]*"', ROUTES.read_text())
+    assert set(paths) | {"invitation"} == PAGES  # which is before anybody has signed in

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tenora_platform.operations import engine_metrics
+
 SOURCES = Path(__file__).parents[2] / "admin_ui" / "src"
 ODD = (
     "not now",
@@ -67,3 +69,9 @@ def test_the_portal_has_none_of_these_phrases() -> None:
         if not path.name.endswith(".test.ts") and (odd := odd_in(path.read_text()))
     }
     assert not found
+
+
+def test_every_counter_of_the_engine_has_words_on_its_page() -> None:
+    source = (SOURCES / "operator" / "engine" / "model.ts").read_text(encoding="utf-8")
+    words = set(re.findall(r"^  (\w+): \[", source, re.MULTILINE))
+    assert words == set(engine_metrics.ENGINE_COUNTERS)

@@ -29,7 +29,7 @@ from tenora_engine.events import (
     UsageRecord,
 )
 from tenora_engine.pages import ArenaPages, PageOwner, Pin, PinState
-from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams
 from tenora_engine.telemetry import TelemetryStats
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport.totals import Totals
@@ -158,12 +158,8 @@ class FakeEngine:
                 if key in self._stops:
                     break
                 made += 1
-                logprobs = None
-                if request.sampling.logprobs is not None:
-                    likely = -0.5 / max(index, 1)
-                    top = [(token, likely)][: request.sampling.logprobs]
-                    top += [(named, -2.0) for named in request.sampling.logprob_token_ids]
-                    logprobs = [TokenLogprob(token, likely, top)]
+                scored = _scored(request.sampling, token, index)
+                logprobs = None if scored is None else [scored]
                 yield TokenEvent(request.request_id, index, [token], logprobs)
                 await asyncio.sleep(0)
             else:
@@ -180,7 +176,13 @@ class FakeEngine:
         stop_token = 1 if reason == "stop" and key not in self._stops else None
         settled = list[UsageRecord]() if key in self._unsure else None
         yield FinishEvent(
-            request.request_id, index, reason, usage, stop_token_id=stop_token, settled=settled
+            request.request_id,
+            index,
+            reason,
+            usage,
+            stop_token_id=stop_token,
+            settled=settled,
+            stop_logprob=_scored(request.sampling, stop_token, index),
         )
 
     def _of_prompt(self, request: GenerationRequest) -> TokenEvent | None:
@@ -358,3 +360,14 @@ def default_answer(request: GenerationRequest, index: int) -> str:
     """Says which adapter it ran with, so that a mix-up shows."""
     adapter = request.adapter.digest[7:15] if request.adapter else "base"
     return f"Hello from {adapter}."
+
+
+def _scored(sampling: SamplingParams, token_id: int | None, index: int) -> TokenLogprob | None:
+    """Where logprobs were asked for, of a token if there is one."""
+    if sampling.logprobs is None or token_id is None:
+        return None
+    likely = -0.5 / max(index, 1)
+    top = [(token_id, likely)][: sampling.logprobs]
+    return TokenLogprob(
+        token_id, likely, top + [(each, -2.0) for each in sampling.logprob_token_ids]
+    )

@@ -1905,7 +1905,7 @@ export interface paths {
         /**
          * Readiness
          * @description Readiness: 200 once requests can be served, else 503 with the reason. Other engines call it
-         *     /health.
+         *     /health, or /health_generate: nothing is generated.
          */
         get: operations["operations_readiness"];
         put?: never;
@@ -3209,6 +3209,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses/{response_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Response
+         * @description Cancel a response that runs in the background. None does here: those that are stored are
+         *     refused.
+         */
+        post: operations["inference_cancel_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/responses/{response_id}/input_items": {
         parameters: {
             query?: never;
@@ -3251,7 +3272,7 @@ export interface paths {
          * @description Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
          *     (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
          *     are deleted when their time is over, or now with `delete_kept_contents`. `stored_response_days`
-         *     and `delete_stored_responses`: the same for stored responses, which the plan must allow.
+         *     and `delete_stored_responses`: the same for stored responses; more days need such a plan.
          *     `draft_from_answers`: use this tenant's answers as drafts for its later ones (speculative
          *     decoding); answers that repeat earlier ones come sooner, and are the same. Needs the scope
          *     `keys`.
@@ -3792,7 +3813,7 @@ export interface components {
         };
         /**
          * AccountBudgetBody
-         * @description What the whole account may cost in a month (UTC). At each of `thresholds`, percent of
+         * @description Monthly (UTC) budget of the whole account. At each of `thresholds`, percent of
          *     `amount`, an event `budget.alert` tells it. `hard`: beyond `amount`, requests are refused.
          *     `currency` defaults to that of the prices in force.
          */
@@ -9310,7 +9331,7 @@ export interface components {
             status: number;
             /**
              * Tenant Id
-             * @description null: no valid key came with it
+             * @description null: no valid tenant's key came with it
              */
             tenant_id: string | null;
             /** Tenant Name */
@@ -11364,7 +11385,8 @@ export interface components {
         };
         /**
          * Tokens
-         * @description `token_strs` is present only if `return_token_strs` was true.
+         * @description `token_strs` is present only if `return_token_strs` was true: each token as the vocabulary
+         *     spells it.
          */
         Tokens: {
             /** Count */
@@ -18570,6 +18592,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    inference_cancel_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseObject"];
                 };
             };
         };

@@ -8,7 +8,7 @@ import { IconChartLine, IconTable } from "@tabler/icons-react";
 import { useEffect, useId, useMemo, useRef, useState } from "react";
 import type uPlot from "uplot";
 import { draw, type Mark, type Target } from "./chart";
-import { formatCompact, formatDate } from "./format";
+import { formatCompact, formatDate, formatDay, zoneName } from "./format";
 import { Scrollable } from "./Scrollable";
 import { type Series, stacked } from "./series";
 import classes from "./TimeSeries.module.css";
@@ -22,6 +22,8 @@ interface TimeSeriesProps {
   series: readonly Series[];
   kind?: "line" | "area" | "bars";
   isStacked?: boolean;
+  /** The times are UTC days: told by their date alone, wherever the browser is. */
+  isDays?: boolean;
   format?: (value: number) => string;
   height?: number;
   marks?: readonly Mark[];
@@ -43,6 +45,8 @@ export function TimeSeries(props: TimeSeriesProps) {
   const [isTable, setTable] = useState(false);
   const [cursor, setCursor] = useState<number | null>(null);
   const shown = useMemo(() => series.filter(({ name }) => !hidden.has(name)), [series, hidden]);
+  const zone = props.isDays ? "UTC" : zoneName();
+  const timeOf = props.isDays ? formatDay : formatDate;
   const toggle = (name: string) =>
     setHidden((before) => {
       const next = new Set(before);
@@ -77,7 +81,7 @@ export function TimeSeries(props: TimeSeriesProps) {
         </Group>
         <Group gap="xs">
           <Text size="xs" c="dimmed" className="numbers">
-            {cursor === null ? "" : formatDate(times[cursor] ?? 0)}
+            {cursor === null ? zone : timeOf(times[cursor] ?? 0)}
           </Text>
           <UnstyledButton
             className={classes.key}
@@ -89,7 +93,9 @@ export function TimeSeries(props: TimeSeriesProps) {
         </Group>
       </Group>
       {isTable ? (
-        <Numbers label={label} times={times} series={series} format={format} height={height} />
+        <Numbers {...{ label, times, series, format, height, timeOf }}>
+          {props.isDays ? "Day (UTC)" : "Time"}
+        </Numbers>
       ) : (
         <Canvas {...props} series={shown} format={format} height={height} onCursor={setCursor} />
       )}
@@ -114,7 +120,7 @@ function Canvas(props: CanvasProps) {
   const help = useId();
   const latest = useRef(props);
   latest.current = props;
-  const { times, series, kind, isStacked, height, marks, target, sync } = props;
+  const { times, series, kind, isStacked, isDays, height, marks, target, sync } = props;
   const shape = series.map(({ name, color }) => `${name} ${color}`).join();
   const brushes = props.onBrush !== undefined;
   const data = useMemo<uPlot.AlignedData>(
@@ -135,6 +141,7 @@ function Canvas(props: CanvasProps) {
       series: isStacked ? [...series].reverse() : series,
       kind: kind ?? "line",
       isStacked: isStacked ?? false,
+      isDays: isDays ?? false,
       height,
       marks: marks ?? [],
       target,
@@ -154,7 +161,7 @@ function Canvas(props: CanvasProps) {
       made.destroy();
       plot.current = null;
     };
-  }, [shape, kind, isStacked, height, marks, target, sync, brushes, scheme]);
+  }, [shape, kind, isStacked, isDays, height, marks, target, sync, brushes, scheme]);
   useEffect(() => {
     if (plot.current?.data !== data) plot.current?.setData(data);
   }, [data]);
@@ -207,15 +214,18 @@ interface NumbersProps {
   series: readonly Series[];
   format: (value: number) => string;
   height: number;
+  timeOf: (time: number) => string;
+  /** What the column of times is called. */
+  children: string;
 }
 
-function Numbers({ label, times, series, format, height }: NumbersProps) {
+function Numbers({ label, times, series, format, height, timeOf, children }: NumbersProps) {
   return (
     <Scrollable label={`${label}, table`} className={classes.numbers} style={{ height }}>
       <table aria-label={label}>
         <thead>
           <tr>
-            <th scope="col">Time</th>
+            <th scope="col">{children}</th>
             {series.map(({ name }) => (
               <th key={name} scope="col">
                 {name}
@@ -226,7 +236,7 @@ function Numbers({ label, times, series, format, height }: NumbersProps) {
         <tbody>
           {times.map((time, index) => (
             <tr key={time}>
-              <th scope="row">{formatDate(time)}</th>
+              <th scope="row">{timeOf(time)}</th>
               {series.map(({ name, values }) => (
                 <td key={name}>{written(values[index], format)}</td>
               ))}

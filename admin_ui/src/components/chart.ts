@@ -20,6 +20,7 @@ export interface Drawn {
   series: readonly Series[];
   kind: "line" | "area" | "bars";
   isStacked: boolean;
+  isDays: boolean;
   height: number;
   marks: readonly Mark[];
   target?: Target;
@@ -42,6 +43,8 @@ const TIMES: uPlot.Axis.Values = [
   [1, "{HH}:{mm}:{ss}", DATE, null, DATE, null, null, null, 1],
 ];
 
+const inUtc = (atS: number): Date => uPlot.tzDate(new Date(atS * 1000), "Etc/UTC");
+
 export function draw(at: HTMLElement, drawn: Drawn, data: uPlot.AlignedData): uPlot {
   return new uPlot(options(at, drawn), data, at);
 }
@@ -58,6 +61,7 @@ function options(at: HTMLElement, drawn: Drawn): uPlot.Options {
     width: at.clientWidth,
     height: drawn.height,
     legend: { show: false },
+    ...(drawn.isDays ? { tzDate: inUtc } : {}),
     cursor: {
       drag: { x: drawn.onBrush !== undefined, y: false, setScale: false },
       points: { show: !drawn.isStacked && drawn.kind !== "bars" },

@@ -5,6 +5,7 @@ import {
   formatBytes,
   formatClock,
   formatDate,
+  formatDay,
   formatMoney,
   formatMs,
   formatNorm,
@@ -87,5 +88,12 @@ describe("the other formatters", () => {
     expect(formatAgo(100, 142)).toBe("42 s ago");
     expect(formatAgo(100, 99)).toBe("0 s ago");
     expect(formatAgo(0, 7300)).toBe("2 h ago");
+  });
+});
+
+describe("a UTC day", () => {
+  it("is told by its date alone, wherever the browser is", () => {
+    expect(formatDay(Date.UTC(2026, 10, 1) / 1000)).toBe("1 Nov 2026");
+    expect(formatDay("2026-11-01T23:59:59Z")).toBe("1 Nov 2026");
   });
 });

@@ -2,6 +2,9 @@
 
 const COUNT = new Intl.NumberFormat("en-US");
 const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+/** What the targets of a plan are counted by. */
+export const SEQUENCE_HELP =
+  "A sequence is one generated answer or one embedded input. A request can have several.";
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function formatCount(value: number): string {
@@ -92,6 +95,13 @@ export function formatDate(value: string | number): string {
 }
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "long" });
+
+const DAY = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeZone: "UTC" });
+
+/** The UTC day that begins then, or that a moment is in: "1 Nov 2026" wherever the browser is. */
+export function formatDay(value: string | number): string {
+  return DAY.format(typeof value === "number" ? value * 1000 : new Date(value));
+}
 
 /** "08:14:07 UTC" */
 export function formatClock(value: number | Date): string {

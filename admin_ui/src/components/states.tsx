@@ -45,7 +45,7 @@ export function ErrorState({ error, title, onRetry }: ErrorStateProps) {
     <Alert
       color="red"
       icon={<IconAlertTriangle size={18} />}
-      title={title ?? "Something went wrong"}
+      title={title ?? titleOf(error)}
       role="alert"
     >
       <Text size="sm">{describe(error)}</Text>
@@ -68,6 +68,12 @@ export function ErrorState({ error, title, onRetry }: ErrorStateProps) {
       )}
     </Alert>
   );
+}
+
+/** What was asked for wrongly is nothing that broke. */
+function titleOf(error: unknown): string {
+  const isRefused = error instanceof ApiError && error.status >= 400 && error.status < 500;
+  return isRefused ? "The request was not accepted" : "Something went wrong";
 }
 
 function ForbiddenState({ error }: { error: ApiError }) {

@@ -1,7 +1,7 @@
 import { Anchor } from "@mantine/core";
 import { Link, useNavigate } from "react-router";
 import { type Column, DataTable } from "../components/DataTable";
-import { formatDate } from "../components/format";
+import { formatDay } from "../components/format";
 import { Money } from "../components/Money";
 import { InvoiceBadge } from "./InvoiceBadge";
 import { monthTitle } from "./model";
@@ -43,8 +43,8 @@ export function InvoiceTable({ invoices, addressOf, tenants, ...more }: InvoiceT
     { key: "status", header: "Status", cell: (each) => <InvoiceBadge invoice={each} /> },
     {
       key: "due",
-      header: "Due date",
-      cell: (each) => (each.due_at ? formatDate(each.due_at).split(",")[0] : "–"),
+      header: "Due date (UTC)",
+      cell: (each) => (each.due_at ? formatDay(each.due_at) : "–"),
     },
     {
       key: "total",
@@ -56,7 +56,8 @@ export function InvoiceTable({ invoices, addressOf, tenants, ...more }: InvoiceT
       key: "open",
       header: "Amount due",
       align: "right",
-      cell: ({ amount_due, currency }) => <Money of={{ amount: amount_due, currency }} />,
+      cell: ({ status, amount_due, currency }) =>
+        status === "draft" ? "once finalised" : <Money of={{ amount: amount_due, currency }} />,
     },
   ];
   return (

@@ -4,13 +4,14 @@ import { Alert, Anchor, Button, Group, SimpleGrid, Stack, Text } from "@mantine/
 import { IconDownload } from "@tabler/icons-react";
 import { Link } from "react-router";
 import { describe } from "../api/errors";
-import { formatDate } from "../components/format";
+import { formatDate, formatMoney } from "../components/format";
 import { Money } from "../components/Money";
 import { Panel } from "../components/Panel";
 import { SidePanel } from "../components/SidePanel";
 import { Stat } from "../components/Stat";
 import { LineExplorer } from "./LineExplorer";
 import { LinesTable } from "./LinesTable";
+import { dueWords } from "./model";
 import { type Invoice, type Side, useInvoiceFile } from "./queries";
 
 interface InvoiceViewProps {
@@ -22,6 +23,7 @@ interface InvoiceViewProps {
 
 export function InvoiceView({ side, invoice, requestAddress }: InvoiceViewProps) {
   const money = (amount: string) => <Money of={{ amount, currency: invoice.currency }} />;
+  const isDraft = invoice.status === "draft";
   return (
     <Stack>
       {invoice.status === "void" && (
@@ -39,13 +41,17 @@ export function InvoiceView({ side, invoice, requestAddress }: InvoiceViewProps)
         </Alert>
       )}
       <SimpleGrid cols={{ base: 2, md: 4 }} spacing="sm">
-        <Stat label="Total" value={money(invoice.total)} hint={`includes tax of ${invoice.tax}`} />
+        <Stat
+          label="Total"
+          value={money(invoice.total)}
+          hint={`includes tax of ${formatMoney(invoice.tax, invoice.currency)}`}
+        />
         <Stat label="Paid" value={money(invoice.amount_paid)} />
         <Stat label="Credited" value={money(invoice.amount_credited)} />
         <Stat
           label="Amount due"
-          value={money(invoice.amount_due)}
-          hint={invoice.due_at ? `due ${formatDate(invoice.due_at)}` : undefined}
+          value={money(isDraft ? invoice.total : invoice.amount_due)}
+          hint={dueWords(invoice)}
         />
       </SimpleGrid>
       <SimpleGrid cols={{ base: 1, sm: 2 }} spacing="sm">

@@ -3,7 +3,7 @@
 import { Anchor, Badge, CloseButton, Group, SegmentedControl, Stack, Text } from "@mantine/core";
 import { Link } from "react-router";
 import { type Column, DataTable } from "../components/DataTable";
-import { formatCount, formatDate, formatMoney } from "../components/format";
+import { formatCount, formatMoment, formatMoney } from "../components/format";
 import { useQueryParams } from "../components/searchParams";
 import { ErrorState, TableSkeleton } from "../components/states";
 import {
@@ -148,7 +148,7 @@ function columnsOf(
           {
             key: "time",
             header: "Ended",
-            cell: (row: LineDetail) => (row.time ? formatDate(row.time) : "–"),
+            cell: (row: LineDetail) => (row.time ? formatMoment(row.time) : "–"),
           },
         ]
       : []),

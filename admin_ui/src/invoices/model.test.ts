@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Schemas } from "../api/client";
-import { equation, leadsDown, monthTitle, nameOf, narrowed, nextGroup } from "./model";
+import { dueWords, equation, leadsDown, monthTitle, nameOf, narrowed, nextGroup } from "./model";
 
 const ROW: Schemas["LineDetail"] = {
   day: null,
@@ -76,4 +76,12 @@ describe("months", () => {
   it("are written out", () => {
     expect(monthTitle("2026-11")).toBe("November 2026");
   });
+});
+
+it("a draft is due once it is finalised, an invoice on its UTC day", () => {
+  expect(dueWords({ status: "draft", due_at: null })).toBe("due once finalised");
+  expect(dueWords({ status: "final", due_at: "2026-12-01T00:00:00Z" })).toBe(
+    "due 1 Dec 2026 (UTC)",
+  );
+  expect(dueWords({ status: "void", due_at: null })).toBeUndefined();
 });

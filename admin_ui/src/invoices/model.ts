@@ -1,7 +1,7 @@
 /** What an invoice's lines lead to, and how they are written. Amounts stay the server's strings. */
 
 import type { Schemas } from "../api/client";
-import { formatCount, formatMoney } from "../components/format";
+import { formatCount, formatDay, formatMoney } from "../components/format";
 
 export type LineGroup = Schemas["LineDetails"]["group_by"];
 
@@ -62,6 +62,12 @@ export function equation(line: Schemas["InvoiceLine"], currency: string): string
     return from === 0 ? price : `${price} from ${formatCount(from)}`;
   });
   return `${quantity} × ${prices.join(", ")} / 1,000,000`;
+}
+
+/** When an invoice is to be paid; undefined: never. */
+export function dueWords({ status, due_at }: Pick<Schemas["Invoice"], "status" | "due_at">) {
+  if (status === "draft") return "due once finalised";
+  return due_at ? `due ${formatDay(due_at)} (UTC)` : undefined;
 }
 
 /** "2026-11" as "November 2026". */

@@ -5,7 +5,7 @@ import { IconMoodSmile, IconX } from "@tabler/icons-react";
 import { useMemo, useState } from "react";
 import { Copyable } from "../components/Copyable";
 import { type Column, DataTable } from "../components/DataTable";
-import { counted, formatCount, formatDate } from "../components/format";
+import { counted, formatCount, formatDate, formatMoment } from "../components/format";
 import { SearchField } from "../components/SearchField";
 import { SidePanel, useParam } from "../components/SidePanel";
 import { useQueryParams } from "../components/searchParams";
@@ -125,7 +125,7 @@ export function StatusCode({ status }: { status: number }) {
 
 function columnsOf(side: Side): Column<RejectedCall>[] {
   const columns: Column<RejectedCall>[] = [
-    { key: "at", header: "Time", width: 190, cell: (call) => <Opens call={call} /> },
+    { key: "at", header: "Time", width: 210, cell: (call) => <Opens call={call} /> },
     {
       key: "status",
       header: "Status",
@@ -171,7 +171,7 @@ function Opens({ call }: { call: RejectedCall }) {
   const [, open] = useParam("call");
   return (
     <Anchor component="button" type="button" size="sm" onClick={() => open(call.id)}>
-      {formatDate(call.at)}
+      {formatMoment(call.at)}
     </Anchor>
   );
 }
@@ -208,7 +208,7 @@ function Details({ call }: { call: RejectedCall | undefined }) {
 
 function Facts({ call }: { call: RejectedCall }) {
   const facts: [string, string | null, boolean][] = [
-    ["Time", formatDate(call.at), false],
+    ["Time", formatMoment(call.at), false],
     ["Endpoint", call.route || null, false],
     ["Field", call.param, true],
     ["Model", call.model, true],

@@ -2,7 +2,7 @@
 
 import type { Schemas } from "../api/client";
 import type { paths } from "../api/schema";
-import { counted, formatDate } from "../components/format";
+import { counted, formatMoment } from "../components/format";
 
 export type RejectedCall = Schemas["RejectedCall"];
 export type Query = NonNullable<paths["/v1/rejected_calls"]["get"]["parameters"]["query"]>;
@@ -66,5 +66,5 @@ export function rejectedOf(base: string, { startS, endS, status, tenant, range }
 
 /** "1,200 calls until 12:03" of an entry that stands for several; null of a single call. */
 export function togetherOf({ calls, last_at }: RejectedCall): string | null {
-  return last_at === null ? null : `${counted(calls, "call")} until ${formatDate(last_at)}`;
+  return last_at === null ? null : `${counted(calls, "call")} until ${formatMoment(last_at)}`;
 }

@@ -4,9 +4,9 @@ import { type ReactNode, useMemo } from "react";
 import { Copyable } from "../components/Copyable";
 import { PageHeader } from "../components/PageHeader";
 import { ErrorState, TableSkeleton } from "../components/states";
-import type { Receipt } from "./model";
+import { kindOf, type Receipt } from "./model";
 import { QueueCauses } from "./QueueCauses";
-import { type Side, useReceipt } from "./queries";
+import { type Side, useKeyName, useReceipt } from "./queries";
 import { RequestView } from "./RequestView";
 import { StatusBadge } from "./StatusBadge";
 
@@ -25,6 +25,7 @@ export function RequestFrame(props: RequestFrameProps) {
   const { side, request, back, adapterAddress, children, whose } = props;
   const found = useReceipt(side, request);
   const text = found.data;
+  const keyName = useKeyName(side, request);
   const receipt = useMemo(
     () => (text === undefined ? null : (JSON.parse(text) as Receipt)),
     [text],
@@ -41,6 +42,7 @@ export function RequestFrame(props: RequestFrameProps) {
               <StatusBadge
                 status={receipt.status}
                 reason={worst?.finish_reason ?? receipt.status}
+                kind={kindOf(receipt.id)}
               />
               <Copyable label="request ID" value={receipt.id} />
               {whose?.(receipt)}
@@ -60,6 +62,7 @@ export function RequestFrame(props: RequestFrameProps) {
         <RequestView
           receipt={receipt}
           text={text}
+          keyName={keyName}
           adapterAddress={adapterAddress}
           causes={<QueueCauses side={side} request={receipt.id} />}
         >

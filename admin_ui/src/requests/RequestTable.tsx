@@ -7,7 +7,7 @@ import { type Column, DataTable } from "../components/DataTable";
 import { formatCount, formatMs, zoneName } from "../components/format";
 import { Money } from "../components/Money";
 import { TenantName } from "../components/TenantName";
-import { type RequestItem, tpotOf } from "./model";
+import { kindWord, type RequestItem, tpotOf } from "./model";
 import { StatusBadge } from "./StatusBadge";
 
 interface RequestTableProps {
@@ -36,7 +36,7 @@ export function RequestTable({ requests, tenants, addressOf, ...more }: RequestT
       rows={requests}
       rowKey={({ id }) => id}
       onRow={open}
-      minWidth={tenants ? 1120 : 1000}
+      minWidth={tenants ? 1210 : 1090}
       rowHeight={40}
       maxHeight="calc(100dvh - 300px)"
       {...more}
@@ -78,11 +78,14 @@ function columnsOf(
           </Text>
         ),
     },
+    { key: "kind", header: "Kind", cell: (each) => kindWord(each.kind) },
     { key: "class", header: "Class", cell: (each) => each.class },
     {
       key: "status",
       header: "Status",
-      cell: (each) => <StatusBadge status={each.status} reason={each.finish_reason} />,
+      cell: (each) => (
+        <StatusBadge status={each.status} reason={each.finish_reason} kind={each.kind} />
+      ),
     },
     {
       key: "prompt",

@@ -4,11 +4,11 @@ import { Anchor, Grid, SimpleGrid, Stack, Text } from "@mantine/core";
 import { type ReactNode, useMemo } from "react";
 import { Link } from "react-router";
 import { Copyable } from "../components/Copyable";
-import { formatCount, formatDate, formatMs, shortDigest } from "../components/format";
+import { formatCount, formatMoment, formatMs, shortDigest } from "../components/format";
 import { Panel } from "../components/Panel";
 import { Stat } from "../components/Stat";
 import { Charges } from "./Charges";
-import { lanesOf, type Receipt, speedOf } from "./model";
+import { kindOf, kindWord, lanesOf, type Receipt, speedOf } from "./model";
 import { Proof } from "./Proof";
 import { Waterfall } from "./Waterfall";
 
@@ -23,6 +23,8 @@ interface RequestViewProps {
   receipt: Receipt;
   /** As it was signed. */
   text: string;
+  /** What its API key is called; null: it is not known. */
+  keyName: string | null;
   /** Why it waited. */
   causes?: ReactNode;
   /** Where an adapter's page is; null: it has none here. */
@@ -85,7 +87,7 @@ export function RequestView(props: RequestViewProps) {
   );
 }
 
-function Facts({ receipt, adapterAddress }: RequestViewProps) {
+function Facts({ receipt, keyName, adapterAddress }: RequestViewProps) {
   const { asked, ran } = receipt;
   const name = ran.adapter?.name;
   const address = name ? adapterAddress(name) : null;
@@ -97,8 +99,9 @@ function Facts({ receipt, adapterAddress }: RequestViewProps) {
   );
   const adapter = ran.adapter === null ? "base model only" : linked || version;
   const facts: [string, ReactNode][] = [
-    ["Received", formatDate(receipt.arrived_at)],
-    ["Ended", formatDate(receipt.finished_at)],
+    ["Received", formatMoment(receipt.arrived_at)],
+    ["Ended", formatMoment(receipt.finished_at)],
+    ["Kind", kindWord(kindOf(receipt.id))],
     ["Model requested", asked.alias ? `${asked.model} (alias ${asked.alias})` : asked.model],
     ["Adapter", adapter],
     [
@@ -124,7 +127,14 @@ function Facts({ receipt, adapterAddress }: RequestViewProps) {
       "Cold adapter loads",
       formatCount(receipt.sequences.reduce((sum, each) => sum + each.cold_loads, 0)),
     ],
-    ["API key", receipt.api_key_id && <Copyable label="key ID" value={receipt.api_key_id} />],
+    [
+      "API key",
+      receipt.api_key_id && (
+        <>
+          {keyName} <Copyable label="key ID" value={receipt.api_key_id} />
+        </>
+      ),
+    ],
     [
       "x-request-id",
       receipt.x_request_id && <Copyable label="x-request-id" value={receipt.x_request_id} />,

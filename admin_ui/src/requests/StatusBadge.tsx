@@ -1,5 +1,5 @@
 import { Badge, Tooltip } from "@mantine/core";
-import type { RequestItem } from "./model";
+import { endWord, type RequestItem } from "./model";
 
 const COLORS = { completed: "teal", aborted: "yellow", failed: "red" } as const;
 const REASONS: Record<string, string> = {
@@ -9,12 +9,19 @@ const REASONS: Record<string, string> = {
   error: "The request failed",
 };
 
+interface StatusBadgeProps {
+  status: RequestItem["status"];
+  reason: string;
+  kind: string;
+}
+
 /** How a request ended. */
-export function StatusBadge({ status, reason }: { status: RequestItem["status"]; reason: string }) {
+export function StatusBadge({ status, reason, kind }: StatusBadgeProps) {
+  const word = endWord(status, reason, kind);
   return (
-    <Tooltip label={REASONS[reason] ?? reason}>
+    <Tooltip label={word === "embedded" ? "All inputs were embedded" : (REASONS[reason] ?? reason)}>
       <Badge color={COLORS[status]} w="max-content">
-        {reason === "length" ? "max tokens" : status}
+        {word}
       </Badge>
     </Tooltip>
   );

@@ -1,5 +1,15 @@
 import { describe, expect, it } from "vitest";
-import { lanesOf, lengthOf, queryOf, type Receipt, type Sequence, speedOf } from "./model";
+import {
+  endWord,
+  kindOf,
+  kindWord,
+  lanesOf,
+  lengthOf,
+  queryOf,
+  type Receipt,
+  type Sequence,
+  speedOf,
+} from "./model";
 
 const NOW_S = 1_795_000_000;
 const asked = (text: string) => queryOf(new URLSearchParams(text), NOW_S);
@@ -93,4 +103,12 @@ describe("a waterfall", () => {
       speedOf(sequence({ tokens: { uncached_prefill: 1, cached_prefill: 0, output: 1 } })),
     ).toBeNull();
   });
+});
+
+it("an embedding is embedded, and was not cut off at max_tokens", () => {
+  expect(endWord("completed", "length", "embd")).toBe("embedded");
+  expect(endWord("completed", "length", "chatcmpl")).toBe("max tokens");
+  expect(endWord("failed", "error", "embd")).toBe("failed");
+  expect(kindWord(kindOf("embd_0123"))).toBe("embedding");
+  expect(kindWord("new")).toBe("new");
 });

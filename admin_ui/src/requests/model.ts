@@ -56,6 +56,26 @@ function iso(seconds: number): string {
   return new Date(Math.floor(seconds) * 1000).toISOString();
 }
 
+/** What was asked for, by how the ids of its requests start. */
+const KINDS: Record<string, string> = {
+  chatcmpl: "chat",
+  cmpl: "completion",
+  embd: "embedding",
+  msg: "message",
+  resp: "response",
+};
+
+export const kindWord = (kind: string): string => KINDS[kind] ?? kind;
+
+/** Of a receipt, which has its id alone: "embd_1" is of kind "embd". */
+export const kindOf = (id: string): string => id.replace(/[_-].*$/, "");
+
+/** How a request ended, in a word: an embedding has no output that could be cut off. */
+export function endWord(status: string, reason: string, kind: string): string {
+  if (reason !== "length") return status;
+  return kind === "embd" ? "embedded" : "max tokens";
+}
+
 export const SEGMENTS = ["Queue", "Adapter load", "Prefill", "Decode"] as const;
 export type SegmentName = (typeof SEGMENTS)[number] | "Until the end";
 

@@ -75,6 +75,17 @@ export function useReceipt(side: Side, request_id: string) {
   });
 }
 
+/** What a request's key is called: the list has names, the signed receipt has not. */
+export function useKeyName(side: Side, request_id: string): string | null {
+  const page = useRequestPage(side, undefined);
+  const { data } = useQuery({
+    queryKey: ["key of a request", side, request_id],
+    queryFn: async () => (await page({ q: request_id, limit: 1 })).data[0]?.api_key_name ?? null,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  return data ?? null;
+}
+
 export interface WaitPart {
   cause: Schemas["WaitPartView"]["cause"];
   ms: number;

@@ -77,7 +77,7 @@ export function EndpointForm({ start, submitLabel, busy, error, ...props }: Endp
             />
           </>
         )}
-        {error ? <ErrorState error={error} /> : null}
+        {error ? <ErrorState error={error} title="The endpoint was not saved" /> : null}
         <Group justify="flex-end">
           <Button variant="default" onClick={props.onCancel}>
             Cancel

@@ -148,4 +148,5 @@ def give_text(sequence: Sequence, ending: Ending, events: list[Event]) -> Ending
                 tier if tier != request.tenant.tier else None,
             )
         )
-    return ending._replace(reason=reason, stop_token_id=stop)
+    end = None if stop is None else path[-1].found
+    return ending._replace(reason=reason, stop_token_id=stop, stop_logprob=end)

@@ -222,7 +222,7 @@ def _slack_s(decoding: Iterable[Sequence], now_s: float, most_s: float) -> float
     """The least time until one of them is due, at most so long; what is late counts as having
     LATE_PART of the time between two of its tokens."""
     for sequence in decoding:
-        if sequence.service.tpot_s < most_s:
+        if LATE_PART * sequence.service.tpot_s < most_s:
             most_s = min(
                 most_s, max(sequence.next_due_s - now_s, LATE_PART * sequence.service.tpot_s)
             )

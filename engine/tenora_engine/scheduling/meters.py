@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.events import Fault, FinishEvent, FinishReason, Residency, UsageRecord
+from tenora_engine.events import (
+    Fault,
+    FinishEvent,
+    FinishReason,
+    Residency,
+    TokenLogprob,
+    UsageRecord,
+)
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import AdapterRef
 from tenora_engine.sequence import Flight, Sequence
@@ -182,6 +189,7 @@ class Ending(NamedTuple):
     fault: Fault = "engine"
     param: str | None = None
     is_told: bool = False
+    stop_logprob: TokenLogprob | None = None
 
 
 def is_unanswered(ending: Ending | FinishEvent) -> bool:
@@ -219,4 +227,5 @@ def finish_event(
         stop_token_id=ending.stop_token_id,
         fault=ending.fault,
         param=ending.param,
+        stop_logprob=ending.stop_logprob,
     )

@@ -23,6 +23,7 @@ from tenora_engine.events import (
     FinishReason,
     RefusedEvent,
     Residency,
+    TokenLogprob,
 )
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
@@ -313,11 +314,14 @@ class Requests:
         fault: Fault = "engine",
         param: str | None = None,
         is_told: bool = False,
+        stop_logprob: TokenLogprob | None = None,
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event. A beam
         search ends as a whole, and so does a request in error or cut off: it has no answer."""
         flight = self.flights[sequence.request.request_id]
-        ending = Ending(reason, output_tokens, error, stop_token_id, fault, param, is_told)
+        ending = Ending(
+            reason, output_tokens, error, stop_token_id, fault, param, is_told, stop_logprob
+        )
         is_whole = sequence.beams is not None or is_unanswered(ending)
         ends = flight.sequences.copy() if is_whole else [sequence]
         for each in reversed(ends):

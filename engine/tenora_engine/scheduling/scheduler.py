@@ -453,6 +453,7 @@ class Scheduler:
         shown = added if stop is None else added - 1
         if shown < added:
             token_ids = token_ids[:shown]
+        end = None if logprobs is None or stop is None else logprobs[shown]
         logprobs = None if logprobs is None else logprobs[:shown]
         if shown:
             request, tier = sequence.request, sequence.service.tier
@@ -467,7 +468,7 @@ class Scheduler:
             param = None if asked is None else asked.param
             self.requests.finish(sequence, "error", error=error, fault="request", param=param)
         elif stop is not None:
-            self.requests.finish(sequence, "stop", stop_token_id=stop)
+            self.requests.finish(sequence, "stop", stop_token_id=stop, stop_logprob=end)
         elif not may_go_on:
             self.requests.finish(sequence, "stop")
         elif len(tokens) >= sequence.max_length:

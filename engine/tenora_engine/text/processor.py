@@ -183,6 +183,10 @@ class TextProcessor:
         """`token_bytes` as text that tells tokens apart: see `label_of`."""
         return label_of(self.token_bytes(token_id))
 
+    def token_name(self, token_id: int) -> str:
+        """The token as the vocabulary spells it; empty for an id that it does not have."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
     def detokenizer(
         self,
         stop: Sequence[str] = (),

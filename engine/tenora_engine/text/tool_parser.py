@@ -45,7 +45,7 @@ class ToolParser:
     looks like a call is content, and none of it is lost. Space around calls is no content: it is
     given with the text that follows it, if any does. Where calls are not `parallel`, nothing is
     read behind the first. Where one is `forced`, what is cut off before its arguments is no
-    content either."""
+    content either: nothing, as at OpenAI."""
 
     def __init__(
         self,
@@ -268,8 +268,5 @@ class ToolParser:
             yield
 
     def _end_early(self) -> None:
-        """A forced call was cut off before its arguments: only one tool can have been meant, or
-        it is not known which."""
+        """A forced call was cut off before its arguments."""
         self._rest = ""
-        if not self._called and len(self._tools) == 1:
-            self._start(next(iter(self._tools)))

@@ -7,26 +7,45 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, literal, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    SQLColumnExpression,
+    Text,
+    cast,
+    literal,
+    or_,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.tables import AuditRow
+from tenora_platform.evaluations.tables import EvaluationRow
 from tenora_platform.invoices.tables import InvoiceRow
 from tenora_platform.operators.tables import AdminKeyRow
-from tenora_platform.people.tables import PersonRow, shown_name
-from tenora_platform.registry.tables import AdapterRow
+from tenora_platform.people.tables import InvitationRow, PersonRow, shown_name
+from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.tenants.tables import ApiKeyRow, TenantRow
 from tenora_platform.webhooks.tables import WebhookEndpointRow
 
 _Named = tuple[SQLColumnExpression[str], SQLColumnExpression[str | None]]
 """An id, and the name beside it."""
 
+_version_name = (
+    select(AdapterRow.name + "@" + cast(AdapterVersionRow.number, Text))
+    .where(AdapterRow.id == AdapterVersionRow.adapter_id)
+    .correlate(AdapterVersionRow)
+    .scalar_subquery()
+)
+
 _OF: Mapping[str, _Named] = {
     "tenant": (TenantRow.id, TenantRow.name),
     "person": (PersonRow.id, shown_name()),
     "key": (ApiKeyRow.id, ApiKeyRow.name),
     "adminkey": (AdminKeyRow.id, AdminKeyRow.name),
-    "adapter": (AdapterRow.id, AdapterRow.name),
+    "adp": (AdapterRow.id, AdapterRow.name),
+    "adv": (AdapterVersionRow.id, _version_name),
+    "eval": (EvaluationRow.id, EvaluationRow.adapter),
+    "invitation": (InvitationRow.id, InvitationRow.email),
     "invoice": (InvoiceRow.id, InvoiceRow.number),
     "webhook": (WebhookEndpointRow.id, WebhookEndpointRow.url),
 }
@@ -34,6 +53,7 @@ _OF: Mapping[str, _Named] = {
 
 _OPERATORS = frozenset({"adminkey"})
 _OPERATOR = "operator"
+_CONFIGURED = "configured admin key"
 
 
 def id_of(actor: str) -> str:
@@ -59,6 +79,8 @@ async def names_of(
         elif by_kind[kind]:
             rows = await session.execute(select(id_, name).where(id_.in_(by_kind[kind])))
             found |= {each: called for each, called in rows if called}
+        if kind in _OPERATORS and by_operator:
+            found |= dict.fromkeys(by_kind[kind] - found.keys(), _CONFIGURED)
     return found
 
 

@@ -3,10 +3,14 @@ objects, then the manifest. What the rows of that moment own is not deleted mean
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+
+from msgspec import UNSET
+from obstore.store import ObjectStore
 
 from tenora_platform.admin_key import made_keys
 from tenora_platform.backup.dump import Snapshot, nothing_deleted
@@ -14,8 +18,9 @@ from tenora_platform.backup.manifest import FILE, FORMAT, SECRET_FILE, Manifest,
 from tenora_platform.backup.objects import copy_out
 from tenora_platform.backup.place import BackupError, Place
 from tenora_platform.bootstrap import migration_state
-from tenora_platform.db import Base, DatabaseUrls
+from tenora_platform.db import Base, Database, DatabaseUrls
 from tenora_platform.object_store import open_object_store
+from tenora_platform.registry.whole import Fault, StoreReader
 from tenora_platform.settings import Settings
 
 
@@ -39,7 +44,9 @@ def make_backup(
             dumped = Snapshot(urls, Base.metadata.tables, links).dump(place)
         if dumped.revision != migration_state(urls)[1]:
             raise BackupError("The database was migrated meanwhile: make the backup again.")
-        objects = copy_out(open_object_store(settings.object_store_url), place)
+        store = open_object_store(settings.object_store_url)
+        objects = copy_out(store, place)
+        damaged = asyncio.run(_look(urls, store))
         secret = place.write(SECRET_FILE, [urls.secret.root]) if with_secret else None
         manifest = Manifest(
             format=FORMAT,
@@ -56,11 +63,21 @@ def make_backup(
             tables=dumped.tables,
             sequences=dumped.sequences,
             objects=objects,
+            damaged=damaged or UNSET,
         )
         fence.execute("SELECT 1")  # lost with its connection, it would have guarded nothing
         manifest = sealed(manifest, urls.secret)
         place.finish(FILE, encode(manifest))
     return manifest
+
+
+async def _look(urls: DatabaseUrls, objects: ObjectStore) -> list[Fault]:
+    """Find objects that are missing or have another digest. Copying alone does not notice them."""
+    db = Database(urls).patient()
+    try:
+        return (await StoreReader(db, objects).read_all()).faults
+    finally:
+        await db.close()
 
 
 def _refuse_within_store(location: str, store: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenora_platform.backup.place import BackupError, Place, Stored
+from tenora_platform.registry.whole import Fault
 from tenora_platform.secret import ServerSecret
 
 FILE = "manifest.json"
@@ -44,7 +45,8 @@ class Objects(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """`at`: the moment of the database, which the objects are no older than. `revision`: of its
     schema. `months`: those with a partition of usage events. `admin_keys`: hashes of keys that
-    `tenora serve` made."""
+    `tenora serve` made. `damaged`: what was not whole in the store then; left out where all was, as
+    in manifests of before."""
 
     format: int
     tenora: str
@@ -60,6 +62,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tables: list[Table]
     sequences: list[Sequence]
     objects: Objects
+    damaged: list[Fault] | msgspec.UnsetType = msgspec.UNSET
     seal: str = ""
 
     @property
@@ -70,6 +73,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         for table in self.tables:
             yield table.file
         yield self.objects.file
+
+    @property
+    def faults(self) -> list[Fault]:
+        return self.damaged if isinstance(self.damaged, list) else []
 
 
 class _Format(msgspec.Struct):

@@ -65,7 +65,7 @@ class Place:
     def read(self, file: Stored) -> Iterator[bytes]:
         """The content in pieces. Raises BackupError at its end if it is not what was written."""
         digest, count = sha256(), 0
-        with self._named("cannot be read"):
+        with self._named("cannot be read", file.path):
             for piece in get_stream(self._files, file.path):
                 digest.update(piece)
                 count += len(piece)
@@ -84,11 +84,12 @@ class Place:
                 return None
 
     @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
+    def _named(self, what: str, path: str = "") -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            raise BackupError(f"{self.location} is damaged: a file of it is missing.") from error
+            missing = f"{path} is missing" if path else "a file of it is missing"
+            raise BackupError(f"{self.location} is damaged: {missing}.") from error
         except (BaseError, OSError, ValueError) as error:
             raise BackupError(f"{self.location} {what}: {first_line(error)}.") from error
 

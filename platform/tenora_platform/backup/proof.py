@@ -1,9 +1,10 @@
 """Proves what was restored: the books layer by layer, every chain, receipts by the restored keys,
-and that what is served lies in the store. It mends nothing."""
+and that every object in the store has its digest. It mends nothing."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -24,7 +25,7 @@ from tenora_platform.receipts.service import Receipts
 from tenora_platform.receipts.signing import SigningKeys, list_keys
 from tenora_platform.reconciliation.child import ReconciliationFailedError, run_task
 from tenora_platform.reconciliation.task import Task
-from tenora_platform.registry.inventory import missing_contents
+from tenora_platform.registry.whole import Fault, StoreReader
 from tenora_platform.settings import Settings
 from tenora_platform.usage.tables import UsageEventRow
 
@@ -45,11 +46,12 @@ class Proof:
     problems: list[str] = field(default_factory=list)
 
 
-def prove(settings: Settings, urls: DatabaseUrls) -> Proof:
-    return asyncio.run(_prove(settings, urls))
+def prove(settings: Settings, urls: DatabaseUrls, before: Collection[Fault]) -> Proof:
+    """`before`: what was wrong in the store when the backup was made."""
+    return asyncio.run(_prove(settings, urls, before))
 
 
-async def _prove(settings: Settings, urls: DatabaseUrls) -> Proof:
+async def _prove(settings: Settings, urls: DatabaseUrls, before: Collection[Fault]) -> Proof:
     found = Proof()
     db = Database(urls).patient()
     try:
@@ -61,7 +63,7 @@ async def _prove(settings: Settings, urls: DatabaseUrls) -> Proof:
             async for each in problems(session, Chain(urls.secret)):
                 found.problems.append(f"ledger: {each}")
             await _verify_receipts(session, db, settings, urls, found)
-            await _look_for_contents(session, open_object_store(settings.object_store_url), found)
+        await _read_contents(db, open_object_store(settings.object_store_url), before, found)
     finally:
         await db.close()
     return found
@@ -110,6 +112,14 @@ async def _verify_receipts(
             found.receipts += 1
 
 
-async def _look_for_contents(session: AsyncSession, objects: ObjectStore, found: Proof) -> None:
-    for digest in sorted(await missing_contents(session, objects)):
-        found.problems.append(f"object store: {digest} is served and was not in the store")
+async def _read_contents(
+    db: Database, objects: ObjectStore, before: Collection[Fault], found: Proof
+) -> None:
+    known = {(each.verdict, each.path) for each in before}
+    for each in (await StoreReader(db, objects).read_all()).faults:
+        since = (
+            "it was so when the backup was made"
+            if (each.verdict, each.path) in known
+            else "it was not so when the backup was made"
+        )
+        found.problems.append(f"object store: {each}, and {since}")

@@ -115,16 +115,15 @@ class Prices:
         )
 
     def currencies_of(self, tenant_id: str, plan: str, at: datetime) -> list[str]:
-        """All in which such a tenant may be charged."""
-        return sorted(
-            {
-                price.currency
-                for scope, lists in self._by_scope.items()
-                if scope.tenant_id in (None, tenant_id) and scope.plan in (None, plan)
-                for price in lists
-                if price.holds_at(at)
-            }
-        )
+        """All in which such a tenant may be charged: of the lists that hold for some of its usage,
+        not of those that a more specific one hides from all of it."""
+        found = set()
+        for scope, lists in self._by_scope.items():
+            if scope.tenant_id in (None, tenant_id) and scope.plan in (None, plan):
+                widest = Scope(scope.adapter_id, tenant_id, plan, scope.model)
+                chosen = self.choose(widest, at)
+                found |= {price.currency for price in lists if price is chosen}
+        return sorted(found)
 
     def _covering(self, usage: Scope) -> Iterator[PriceList]:
         scopes = (

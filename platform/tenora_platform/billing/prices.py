@@ -15,7 +15,7 @@ from tenora_platform.billing.price_lists import Meter, PriceList, Scope, Tiers, 
 from tenora_platform.billing.tables import PriceRow, PriceVersionRow
 from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.ids import new_id
-from tenora_platform.tenants.repository import get_tenant
+from tenora_platform.tenants.repository import get_tenant, require_not_erased
 
 _TICK = timedelta(microseconds=1)  # PostgreSQL's own
 
@@ -38,12 +38,15 @@ async def add_price_version(
 ) -> PriceList:
     """A new list of this scope, from `effective_from` until the next one of the same scope; the one
     before it ends there. None is the earliest time that is allowed, from now on. Raises
-    BadRequestError for a tenant or adapter that there is not; ConflictError if a list of that scope
-    begins at the same moment, or if something of that scope has been rated in the time it would
-    hold, by whatever list: which bills it was on would hang on chance."""
+    BadRequestError for a tenant or adapter that there is not; ConflictError for a tenant that was
+    erased, if a list of that scope begins at the same moment, or if something of that scope has
+    been rated in the time it would hold, by whatever list: which bills it was on would hang
+    on chance."""
     # Whoever rates holds the same lock, in whatever process: what the checks below see stays so.
     await repository.lock_prices(session, to_change=True)
     scope = await of_somebody(session, scope)
+    if scope.tenant_id is not None:
+        await require_not_erased(session, scope.tenant_id)
     same_scope = [price for price in await repository.price_lists(session) if price.scope == scope]
     begins = [price.effective_from for price in same_scope]
     begin = effective_from

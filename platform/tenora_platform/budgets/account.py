@@ -1,4 +1,4 @@
-"""What a tenant says its whole account may cost in a month: shown, set and taken back, each change
+"""The monthly budget of a tenant's whole account: shown, set and removed, each change
 audited. Telling of it is `alerts`'; refusing is the other budgets'."""
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.budgets.accounts import month_start, next_month
 from tenora_platform.budgets.alerts import ALERT, Standing, standings, tell
+from tenora_platform.budgets.repository import amounts_spent
 from tenora_platform.budgets.schemas import AccountBudget, AccountBudgetBody, ThresholdAlert
 from tenora_platform.budgets.tables import AccountBudgetRow
 from tenora_platform.errors import BadRequestError
@@ -69,6 +70,16 @@ async def put(
         raise BadRequestError(
             f"Your prices are in {' and '.join(currencies)}. A budget that refuses requests needs "
             "prices in one currency; set hard to false to get alerts only.",
+            param="hard",
+            code="several_currencies",
+        )
+    spent = await amounts_spent(session, tenant_id, month_start(now), now)
+    others = sorted(each for each, amount in spent.items() if amount and each != currency)
+    if body.hard and others:
+        raise BadRequestError(
+            f"You have used something in {' and '.join(others)} this month. A budget that refuses "
+            f"requests can be set in {currency} from next month on; until then set hard to false "
+            "to get alerts only.",
             param="hard",
             code="several_currencies",
         )

@@ -66,13 +66,14 @@ def has_budget(tenant: TenantContext) -> bool:
 
 def budgets_of(tenant: TenantContext, now: datetime, currency: str | None = None) -> list[Budget]:
     """Those of its key first: the narrowest one that refuses is the one that is named. `currency`
-    is that of the tenant's prices."""
+    is that of the tenant's prices; an account's budget in another holds nothing up, for no amount
+    is compared with one of another currency."""
     day, month = day_start(now), month_start(now)
     key, plan, key_id = tenant.key_caps, tenant.plan, tenant.key_id
     every: list[tuple[BudgetName, Caps, str | None, Decimal | None, datetime]] = [
         ("key_day", key, key_id, key.budget_day, day),
         ("key_month", key, key_id, key.budget, month),
-        ("account_month", Caps(), None, tenant.account_cap, month),
+        ("account_month", Caps(), None, _account_cap(tenant, currency), month),
         ("plan_day", plan, None, plan.budget_day, day),
         ("plan_month", plan, None, plan.budget, month),
     ]
@@ -106,6 +107,11 @@ def budgets_of(tenant: TenantContext, now: datetime, currency: str | None = None
             )
         )
     return found
+
+
+def _account_cap(tenant: TenantContext, currency: str | None) -> Decimal | None:
+    is_in_it = currency is None or currency == tenant.account_currency
+    return tenant.account_cap if is_in_it else None
 
 
 def _end(name: BudgetName, start: datetime) -> datetime:

@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is spent of a budget in a month, in its own currency."""
+    """The spending of one month against an account budget, in the budget's currency."""
 
     budget: AccountBudgetRow
     month: datetime  # its first moment
@@ -52,7 +52,7 @@ class Standing:
         return sorted(each for each in self.budget.thresholds if percent >= each)
 
     def once(self, threshold: int) -> str:
-        """What there is one event of; a budget that is raised has thresholds anew."""
+        """Return the key that makes the event unique; a changed amount makes a new one."""
         amount = f"{money(self.budget.amount)} {self.budget.currency}"
         return f"{self.month:%Y-%m} {amount} {threshold}"
 
@@ -73,7 +73,7 @@ class Standing:
 async def standings(
     session: AsyncSession, month: datetime, tenant_ids: Sequence[str]
 ) -> list[Standing]:
-    """Of those of these tenants that have a budget."""
+    """Return the standings of those of these tenants that have a budget."""
     spent = (
         select(func.sum(AMOUNT))
         .join(PriceVersionRow, PriceVersionRow.no == UsageDayRow.price_version_no)
@@ -113,7 +113,7 @@ class AccountAlerts:
         self._told: set[tuple[str, str]] = set()
 
     def touch(self, tenant_ids: Iterable[str]) -> None:
-        """What these have spent has changed."""
+        """Note that the spending of these tenants has changed."""
         self._touched.update(tenant_ids)
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.ids import new_id
 from tenora_platform.ledger.credits import post_grant
 from tenora_platform.ledger.service import Ledger, lock_money
-from tenora_platform.tenants.repository import get_tenant
+from tenora_platform.tenants.repository import get_tenant, require_not_erased
 from tenora_platform.tenants.tables import TenantRow
 
 _WITHOUT_PRICES = "USD"
@@ -41,12 +41,13 @@ async def grant_credit(
     now: datetime | None = None,
 ) -> CreditGrantRow:
     """From `now` on the tenant spends credit only. Raises NotFoundError; BadRequestError for one
-    that has expired already."""
+    that has expired already; ConflictError for a tenant that was erased."""
     now = now or datetime.now(UTC)
     await lock_money(session, tenant_id)
     tenant = await get_tenant(session, tenant_id, lock=True)
     if tenant is None:
         raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
+    await require_not_erased(session, tenant_id)
     if grant.expires_at is not None and grant.expires_at <= now:
         raise BadRequestError("expires_at must be in the future.", param="expires_at")
     tenant.prepaid = True

@@ -138,7 +138,7 @@ Percent = Annotated[int, Field(ge=1, le=200)]
 
 
 class AccountBudgetBody(Body):
-    """What the whole account may cost in a month (UTC). At each of `thresholds`, percent of
+    """Monthly (UTC) budget of the whole account. At each of `thresholds`, percent of
     `amount`, an event `budget.alert` tells it. `hard`: beyond `amount`, requests are refused.
     `currency` defaults to that of the prices in force."""
 

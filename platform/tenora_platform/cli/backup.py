@@ -24,7 +24,8 @@ def backup(
     data_dir: DataDir = None,
 ) -> None:
     """Back up database, object store and, if asked to, the server secret, while the platform
-    serves. What is complete has a manifest.json."""
+    serves. What is complete has a manifest.json. Exit code 1, and what is damaged or missing in the
+    object store named, if anything is: the backup is complete all the same."""
     from tenora_platform.backup.making import make_backup
     from tenora_platform.cli.parts import reached_database, require_current, require_installation
     from tenora_platform.settings import Settings
@@ -47,6 +48,13 @@ def backup(
         typer.echo(
             "The server secret is not in it. Keep it elsewhere: without it the backup cannot be "
             f"restored (fingerprint {made.secret_fingerprint[:8]})."
+        )
+    if made.faults:
+        raise CliError(
+            "The backup is complete, and not all in the object store is whole: "
+            + "; ".join(map(str, made.faults)),
+            "Files that were lost may be in an older backup, or in the trash: tenora store trash. "
+            "Else their owners upload them again.",
         )
 
 
@@ -83,12 +91,13 @@ def restore(
             f"{sum(table.rows for table in manifest.tables)} rows, "
             f"{manifest.objects.count} objects, each read back."
         )
-        proof = prove(settings, urls)
+        proof = prove(settings, urls, manifest.faults)
     typer.echo(
         f"Proved: {proof.events} events, {proof.invoices} invoices, {proof.receipts} receipts."
     )
     if proof.problems:
         raise CliError(
             "The restore is complete, and not all of it holds: " + "; ".join(proof.problems),
-            "It was so when the backup was made, or the backup was changed under the secret.",
+            "Unless it says otherwise, it was so when the backup was made, or the backup was "
+            "changed under the secret.",
         )

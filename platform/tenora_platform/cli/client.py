@@ -119,7 +119,9 @@ def server_url(url: str) -> str:
 def connected(url: str, key: str | None, *, what: str) -> Iterator[ApiClient]:
     """A client for one command. Raises CliError without a key."""
     if not key:
-        raise CliError(f"This needs {what}.", "Give it with --key or in the environment.")
+        raise CliError(
+            f"This needs {what}.", "Give it with --key, TENORA_API_KEY or TENORA_ADMIN_KEY."
+        )
     headers = {"authorization": f"Bearer {key}"}
     with httpx.Client(base_url=server_url(url), headers=headers, timeout=60) as http:
         yield ApiClient(http)

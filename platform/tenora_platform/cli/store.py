@@ -49,11 +49,12 @@ class _Parts:
 @store.command("status")
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show whether the object store belongs to this database, what is in it, and what no row of the
-    database owns. Exits with code 1 if garbage collection has stopped."""
+    database owns. Exits with code 1 if garbage collection has stopped, or if files of adapters that
+    the database serves are missing."""
     found = _run(data_dir, _status)
     columns = {name.replace("_", " "): name for name in found}
     show(found, columns, as_json=as_json, rows=[found])
-    if found["problem"] is not None:
+    if found["problem"] is not None or found["missing_adapters"]:
         raise typer.Exit(1)
 
 
@@ -123,8 +124,7 @@ def check(settings: Settings) -> bool:
     is whole. Versions are marked by it: those that cannot be served, and those that can again."""
     looked = _with(settings, _check)
     for fault in looked.faults:
-        reason = f": {fault.reason}" if fault.reason else ""
-        typer.echo(f"{fault.verdict} {fault.path} ({fault.owner}){reason}")
+        typer.echo(str(fault))
     typer.echo(
         f"{looked.objects} objects ({looked.bytes} bytes) read, {len(looked.faults)} of them wrong"
     )
@@ -183,14 +183,13 @@ async def _parts(urls: DatabaseUrls, location: str) -> AsyncIterator[_Parts]:
 
 
 async def _status(parts: _Parts) -> dict[str, Any]:
-    from tenora_platform.registry.inventory import missing_contents, take_inventory
+    from tenora_platform.registry.inventory import take_inventory
     from tenora_platform.registry.store_identity import identity
 
     record = await parts.identity.read()
     async with parts.db.admin_session() as session:
         row = await identity(session)
         found = await take_inventory(session, parts.objects)
-        missing = await missing_contents(session, parts.objects)
         problem = await parts.identity.compare(session, record, row)
     return {
         "problem": problem,
@@ -200,7 +199,7 @@ async def _status(parts: _Parts) -> dict[str, Any]:
         "store_generation": record and record.generation,
         "objects": found.objects,
         "unowned": found.unowned_objects,
-        "missing_adapters": len(missing),
+        "missing_adapters": len(found.missing),
         "in_trash": len(await parts.trash.contents()),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -232,12 +233,18 @@ def revoke_key(
     typer.echo(f"revoked {key_id}")
 
 
-def _limit(text: str) -> tuple[str, str]:
-    """`name=value`; which names there are, and which values, the server says."""
+def _limit(text: str) -> tuple[str, str | int | float]:
+    """`name=value`; which names there are, and which values, the server says. Money stays text."""
     name, separator, value = text.partition("=")
     if not separator:
         raise CliError(f"{text!r} is not a limit.", "Write it as in --limit requests_per_min=60")
-    return name.strip(), value.strip()
+    name, value = name.strip(), value.strip()
+    if value.isdecimal() and not name.startswith("budget"):
+        return name, int(value)
+    if name == "budget_soft":
+        with suppress(ValueError):
+            return name, float(value)
+    return name, value
 
 
 def _keys_path(tenant_id: str | None) -> str:

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.erasure.fates import DELETED, condition
 from tenora_platform.locks import lock
+from tenora_platform.outages import log_failure
 from tenora_platform.people.tables import MembershipRow
 from tenora_platform.registry.forgetting import forget_content, forget_tenant
 from tenora_platform.registry.storage import AdapterStorage, part_key
@@ -44,13 +45,24 @@ class Eraser:
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self) -> list[str]:
-        """Erase whose time has come; their ids."""
+        """Erase whose time has come; their ids. Raises the first failure after all had their
+        turn."""
         due = select(TenantRow.id).where(
             TenantRow.erase_after <= datetime.now(UTC), TenantRow.erased_at.is_(None)
         )
         async with self._state.db.admin_session() as session:
             found = list(await session.scalars(due))
-        return [tenant_id for tenant_id in found if await self._erase(tenant_id)]
+        erased, failures = list[str](), list[Exception]()
+        for tenant_id in found:
+            try:
+                if await self._erase(tenant_id):
+                    erased.append(tenant_id)
+            except Exception as error:  # those behind it have waited as long
+                log_failure(_log, "tenant not erased", error, tenant=tenant_id, retry_s=EVERY_S)
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return erased
 
     async def _erase(self, tenant_id: str) -> bool:
         """Whether it was still to be erased."""

@@ -38,6 +38,7 @@ from tenora_platform.history.tables import (
 from tenora_platform.locks import try_lock
 from tenora_platform.processes.presence import Process
 from tenora_platform.state import AppState
+from tenora_platform.tenants.repository import erased_among
 
 EVERY_S = 5.0
 SWEPT_S = 600.0
@@ -200,11 +201,14 @@ async def _add_served(session: AsyncSession, now: datetime, totals: Totals, befo
     found = served_since(totals, before)
     if not found:
         return
+    erased = await erased_among(session, (each.tenant_id for each in found))
     for rows in (
         await _service(session, ServiceMinuteRow, _minute(now)),
         await _service(session, ServiceHourRow, _hour(now)),
     ):
         for each in found:
+            if each.tenant_id in erased:
+                continue
             merge(rows.of(each.tenant_id, each.service_class), each.measures)
 
 
@@ -213,7 +217,10 @@ async def _set_answers(session: AsyncSession, minute: datetime, answers: Answers
         return
     minutes = await _service(session, ServiceMinuteRow, minute)
     hours = await _service(session, ServiceHourRow, _hour(minute))
+    erased = await erased_among(session, (tenant_id for tenant_id, _ in answers))
     for (tenant_id, class_), counts in answers.items():
+        if tenant_id in erased:
+            continue
         known = minutes.of(tenant_id, class_)
         more = {
             status: count - known.answers.get(status, 0)

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 FIELDS_MAX = 256  # of one object, known ones and others
 MESSAGES_MAX = 4096
-PARTS_MAX = 4096  # of all messages: parts of their contents, and calls of tools
+PARTS_MAX = 4096  # of all messages: parts of their contents and outputs, and calls of tools
 STOP_STRINGS_MAX = 32
 STOP_TOKENS_MAX = 64
 STOP_PATTERNS_MAX = 4
@@ -103,7 +103,7 @@ def check_messages(value: Any) -> Any:
     parts = 0
     for message in value:
         if isinstance(message, dict):
-            lists = (message.get("content"), message.get("tool_calls"))
+            lists = map(message.get, ("content", "tool_calls", "output"))
             parts += sum(len(each) for each in lists if isinstance(each, list))
     if parts > PARTS_MAX:
         raise PydanticCustomError(

@@ -118,6 +118,17 @@ class _Choices:
             scores.extend(await self._prompt_scores(choice))
         return scores
 
+    async def scores_of(self, piece: Piece, *, is_first: bool) -> TextScores | None:
+        """Of a chunk; one without tokens has none."""
+        if is_first:
+            scores = await self.scores(piece.choice)
+        else:
+            has_some = self._body.logprobs is not None and piece.logprobs
+            scores = self.no_scores() if has_some else None
+        if scores is not None:
+            self.add(scores, piece)
+        return scores
+
     def no_scores(self) -> TextScores:
         return TextScores(self._session.state.engine.text, self._body.return_tokens_as_token_ids)
 
@@ -176,8 +187,9 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
                 answer.scores = await shaping.scores(piece.choice)
             answer.texts.append(shaping.text(piece))
             answer.token_ids += piece.token_ids
-            answer.total_logprob += sum(each.logprob for each in piece.logprobs)
-            answer.num_scored += len(piece.logprobs)
+            ranked = piece.logprobs[: len(piece.logprobs) - piece.scores_end]
+            answer.total_logprob += sum(each.logprob for each in ranked)
+            answer.num_scored += len(ranked)
             if answer.scores is not None:
                 shaping.add(answer.scores, piece)
             answer.finish_reason = piece.finish_reason
@@ -240,12 +252,7 @@ async def completion_stream(
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
-                scores = None
-                if body.logprobs is not None:
-                    is_first = piece.choice not in begun
-                    scores = await shaping.scores(piece.choice) if is_first else shaping.no_scores()
-                if scores is not None:
-                    shaping.add(scores, piece)
+                scores = await shaping.scores_of(piece, is_first=piece.choice not in begun)
                 choice: dict[str, Any] = {
                     "index": piece.choice,
                     "text": shaping.text(piece),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -49,15 +50,18 @@ class Piece(msgspec.Struct, frozen=True):
     offsets: tuple[int, ...] = ()  # of `logprobs`, where wanted: where each token's text begins
     matched_stop: str | None = None  # of a last piece: the stop string that ended it
     stop_token_id: int | None = None  # the same of a stop token
+    scores_end: bool = False  # the last of `logprobs` is of a stop token that is not in the text
 
 
 class _Sequence:
     """One of the n sequences: its text so far, what is held back, and whether a stop string ended
     it."""
 
-    def __init__(self, detokenizer: IncrementalDetokenizer, include_stop: bool) -> None:
+    def __init__(self, detokenizer: IncrementalDetokenizer, generation: Generation) -> None:
         self._detokenizer = detokenizer
-        self._include_stop = include_stop
+        self._include_stop = generation.include_stop
+        self._scores_end = generation.scores_end
+        self._has_end = False  # `_logprobs`, as `Piece.scores_end` says
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._offsets: list[int] = []  # of `_token_ids`, where wanted
@@ -83,16 +87,20 @@ class _Sequence:
             self.stopped_at, self._matched = delta.consumed_tokens, delta.stopped
         return delta.text
 
-    def finish(self, stop_token_id: int | None) -> str:
+    def finish(self, stop_token_id: int | None, logprob: TokenLogprob | None = None) -> str:
         """The text that was held back. A token that ended the sequence shows if it was asked to."""
         if self.stopped_at is not None:
             return ""
         text = ""
         self._stop_token_id = stop_token_id
         if stop_token_id is not None and self._include_stop:
-            text = self.push([stop_token_id])
+            text = self.push([stop_token_id], () if logprob is None else (logprob,))
         elif stop_token_id is not None:
             self._token_ids.append(stop_token_id)
+            if logprob is not None and self._scores_end:
+                self._logprobs.append(logprob)
+                self._offsets.append(sys.maxsize)  # behind the text
+                self._has_end = True
         delta = self._detokenizer.flush()  # nothing, if the push has met a stop string
         if delta.stopped is not None and self.stopped_at is None:
             is_behind = stop_token_id is not None and not self._include_stop
@@ -128,7 +136,15 @@ class _Sequence:
         matched = self._matched if finish_reason is not None else None
         stop_token_id = self._stop_token_id if matched is None else None
         made = Piece(
-            choice, text, token_ids, logprobs, finish_reason, offsets, matched, stop_token_id
+            choice,
+            text,
+            token_ids,
+            logprobs,
+            finish_reason,
+            offsets,
+            matched,
+            stop_token_id,
+            self._has_end,
         )
         for kept in (self._token_ids, self._logprobs, self._offsets):
             del kept[:count]
@@ -174,7 +190,7 @@ class Run:
                     offsets=generation.offsets,
                     patterns=generation.stop_patterns,
                 ),
-                generation.include_stop,
+                generation,
             )
             for _ in range(generation.sampling.n)
         ]
@@ -238,7 +254,7 @@ class Run:
         sequence = self._sequences[event.index]
         choice = self._first_choice + event.index
         if isinstance(event, FinishEvent):
-            text = sequence.finish(event.stop_token_id)
+            text = sequence.finish(event.stop_token_id, event.stop_logprob)
             self._note_end(event, sequence)
             await self._tell_stop(event.index, sequence)
             await self._tell_ends()

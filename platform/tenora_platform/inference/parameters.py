@@ -50,6 +50,7 @@ class Generation:
     skip_special: bool
     tools: ToolUse | None = None  # that the answer may call
     offsets: bool = False  # whether it is told where in the text each token begins
+    scores_end: bool = False  # whether logprobs have the token that ended it, too
     is_capped: bool = False  # more tokens were asked for than the context has room for
     stop_patterns: tuple[StopPattern, ...] = ()
     cache_salt: str = ""
@@ -241,6 +242,7 @@ def _generation(
         ),
         stop=_stop_strings(body.stop),
         include_stop=body.include_stop_str_in_output,
+        scores_end=body.return_token_ids or isinstance(body, CompletionRequest),
         skip_special=body.skip_special_tokens,
         stop_patterns=_stop_patterns(body.stop_regex),
         cache_salt=body.cache_salt or "",

@@ -21,7 +21,12 @@ from tenora_platform.inference.schemas import ChatCompletionRequest
 from tenora_platform.inference.session import InferenceSession, Prompt, choose_tier
 from tenora_platform.inference.shadowing import chosen, follow
 from tenora_platform.inference.stream import EventStream, unless_gone
-from tenora_platform.inference.tokenising import count_characters, refuse_too_long, tokenised
+from tenora_platform.inference.tokenising import (
+    count_characters,
+    gone_through,
+    refuse_too_long,
+    tokenised,
+)
 from tenora_platform.inference.transcripts import transcript_of
 from tenora_platform.receipts.contents import Transcript
 from tenora_platform.registry.resolver import ResolvedAdapter, ResolvedModel
@@ -43,7 +48,11 @@ async def chat_session(
 ) -> InferenceSession:
     """Of a chat, which the client `asked` for in whatever shape. Raises ApiErrors, EngineErrors."""
     require_model(tenant, body.model)
-    length = count_characters([body.messages, body.tools, body.chat_template_kwargs])
+    members = len(body.messages) + sum(
+        len(each.content) for each in body.messages if isinstance(each.content, list)
+    )
+    counting = partial(count_characters, [body.messages, body.tools, body.chat_template_kwargs])
+    length = await gone_through(state.long_texts, tenant.tenant_id, members, counting)
     refuse_too_long(state.engine, length, "messages")
     resolved = await resolved_model(state, tenant, body)
     prompt_for = partial(_chat_prompt, state, tenant, body, length)

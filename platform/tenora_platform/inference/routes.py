@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
+from importlib.metadata import version as package_version
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -78,6 +79,23 @@ async def get_model(model: str, state: State, tenant: InferenceTenant) -> ModelC
     require_engine(state)
     require_model(tenant, model)
     return await _card_of(state, tenant, model)
+
+
+@router.get("/get_model_info", include_in_schema=False)
+@router.get("/get_server_info", include_in_schema=False)
+async def get_server_info(state: State, tenant: InferenceTenant) -> dict[str, Any]:
+    """What SGLang's clients look for before they begin: the base model by its name, not its
+    path."""
+    require_engine(state)
+    model = state.engine.model
+    return {
+        "model_path": model.id,
+        "tokenizer_path": model.id,
+        "served_model_name": model.id,
+        "context_length": model.context_tokens,
+        "is_generation": True,
+        "version": package_version("tenora"),
+    }
 
 
 async def _card_of(state: AppState, tenant: TenantContext, model: str) -> ModelCard:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from tenora_engine.request import (
     LENGTH_PENALTY_MAX,
@@ -252,6 +253,18 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = Field(default=None, ge=0, le=20)
     suffix: str | None = None
     add_special_tokens: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def not_embeddings_alone(cls, data: Any) -> Any:
+        """In vLLM's words, which its clients know."""
+        if isinstance(data, dict) and "prompt_embeds" in data and data.get("prompt") is None:
+            raise PydanticCustomError(
+                "prompt_embeds",
+                "Either prompt or prompt_embeds must be provided and non-empty. This server takes "
+                "prompt alone.",
+            )
+        return data
 
 
 class PromptTokensDetails(BaseModel):

@@ -75,7 +75,8 @@ class TokenizeRequest(Given):
 
 
 class Tokens(BaseModel):
-    """`token_strs` is present only if `return_token_strs` was true."""
+    """`token_strs` is present only if `return_token_strs` was true: each token as the vocabulary
+    spells it."""
 
     count: int
     max_model_len: int
@@ -144,7 +145,7 @@ def _prompt_tokens(state: AppState, body: TokenizeRequest) -> list[int]:
 
 
 def _labels(state: AppState, token_ids: list[int]) -> list[str]:
-    return [state.engine.text.token_label(token_id) for token_id in token_ids]
+    return [state.engine.text.token_name(token_id) for token_id in token_ids]
 
 
 async def chat_token_ids(

@@ -3,17 +3,19 @@ done beside the event loop, one text of a tenant at a time. It knows no API's sh
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import BaseModel
 
 from tenora_engine.client import EngineClient
-from tenora_platform.errors import BadRequestError, RateLimitedError
+from tenora_platform.errors import BadRequestError
+from tenora_platform.turns import Turns
 
 SHORT_CHARACTERS = 2048
 """Up to here a text is made into tokens sooner than a thread could be asked to."""
+FEW_MEMBERS = 256
+"""Up to here a body's messages and parts of them take no longer than a thread to wake up."""
 PLACES = 2
 """Long texts at once in one process; the tokenizer works without Python's lock."""
 TENANT_WAITING_MAX = 32
@@ -22,40 +24,29 @@ TENANT_WAITING_MAX = 32
 T = TypeVar("T")
 
 
-class LongTexts:
-    """The places for long texts. A tenant has one at a time, so that many of its texts do not stand
-    before another's."""
+class LongTexts(Turns):
+    """The places for long texts."""
 
     def __init__(self, places: int = PLACES) -> None:
-        self._places = asyncio.Semaphore(places)
-        self._lines: dict[str, asyncio.Lock] = {}
-        self._waiting: dict[str, int] = {}
-
-    async def run(self, tenant_id: str, work: Callable[[], T]) -> T:
-        """What `work` makes, in a thread. Raises RateLimitedError when too many of the tenant's
-        wait already, and what `work` raises."""
-        waiting = self._waiting.get(tenant_id, 0)
-        if waiting >= TENANT_WAITING_MAX:
-            raise RateLimitedError(
-                f"This tenant already has {waiting} long prompts waiting to be tokenized "
-                "(the maximum). Wait for some of them, then send this one again.",
-                retry_after_ms=1000,
-                code="too_many_long_prompts",
-            )
-        self._waiting[tenant_id] = waiting + 1
-        line = self._lines.setdefault(tenant_id, asyncio.Lock())
-        try:
-            async with line, self._places:
-                return await asyncio.to_thread(work)
-        finally:
-            self._waiting[tenant_id] -= 1
-            if not self._waiting[tenant_id]:
-                del self._waiting[tenant_id], self._lines[tenant_id]
+        super().__init__(
+            places,
+            tenant_waiting_max=TENANT_WAITING_MAX,
+            what="long prompts waiting to be tokenized",
+            too_many="too_many_long_prompts",
+            own_threads=False,
+        )
 
 
 async def tokenised(places: LongTexts, tenant_id: str, characters: int, work: Callable[[], T]) -> T:
     """What `work` makes of so many characters; others go on while it makes it of many."""
     if characters <= SHORT_CHARACTERS:
+        return work()
+    return await places.run(tenant_id, work)
+
+
+async def gone_through(places: LongTexts, tenant_id: str, members: int, work: Callable[[], T]) -> T:
+    """What `work` makes of so many members of a body, as `tokenised` does of characters."""
+    if members <= FEW_MEMBERS:
         return work()
     return await places.run(tenant_id, work)
 
@@ -69,7 +60,8 @@ def refuse_too_long(engine: EngineClient, characters: int, param: str) -> None:
         raise BadRequestError(
             f"This model's maximum context length is {context} tokens. However, your {param} "
             f"has {characters} characters, which is at least {-(-characters * context // most)} "
-            f"tokens. Please reduce the length of the {param}.",
+            "tokens and is longer than the model's context length. Please reduce the length of "
+            f"the {param}.",
             param=param,
             code="context_length_exceeded",
         )

@@ -22,7 +22,7 @@ from tenora_platform.invoices.schemas import (
 )
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.state import AdminSession, State
-from tenora_platform.tenants.repository import get_tenant
+from tenora_platform.tenants.repository import get_tenant, require_not_erased
 
 router = APIRouter(prefix="/admin/v1", tags=["invoices"], route_class=EdgeRoute)
 Readers = Depends(require_role(*MONEY_READERS))
@@ -66,4 +66,5 @@ async def put_tenant_billing_profile(
     """Replace it, effective with the next invoices."""
     if await get_tenant(session, tenant_id) is None:
         raise NotFoundError(f"There is no tenant with the id {tenant_id!r}.")
+    await require_not_erased(session, tenant_id)
     return await put_profile(session, state.audit, admin.actor, tenant_id, body.model_dump())

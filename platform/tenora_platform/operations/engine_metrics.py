@@ -58,7 +58,7 @@ _COUNTERS_BY_LABEL = {
     ),
 }
 
-_ENGINE = {
+ENGINE_COUNTERS = {
     "steps": "Steps that the engine has run",
     "step_failures": "Steps that failed",
     "express_steps": "Prefill steps of tenants within their share that ran before a larger step, "
@@ -163,7 +163,9 @@ def _engine(stats: EngineStats) -> Iterator[Metric]:
     for name, value in stats.counters.items():
         is_level = name.endswith("_bytes")  # what a tier holds now
         family = GaugeMetricFamily if is_level else CounterMetricFamily
-        yield family(f"tenora_engine_{name}", _ENGINE.get(name, name.replace("_", " ")), value)
+        yield family(
+            f"tenora_engine_{name}", ENGINE_COUNTERS.get(name, name.replace("_", " ")), value
+        )
 
 
 def _served(meters: list[ServiceMeter]) -> Iterator[Metric]:

@@ -63,6 +63,8 @@ _STORE = (
     ("objects", "Objects that the last sweep of the object store looked at"),
     ("unowned_objects", "Objects of the last sweep that no row owns"),
     ("damaged_versions", "Adapter versions whose content is damaged or missing"),
+    ("missing_contents", "Contents of adapters of which the last sweep missed a file"),
+    ("usage_held", "1 while usage waits in the outbox, because the database is not its own"),
 )
 
 
@@ -71,7 +73,8 @@ def _store(told: StoreTold | None) -> Iterator[Metric]:
     values: tuple[float | None, ...] = (None,) * len(_STORE)
     if told is not None:
         stopped = float(bool(told.problem or told.stopped))
-        values = (stopped, told.objects, told.unowned, told.damaged)
+        held = float(told.usage_held)
+        values = (stopped, told.objects, told.unowned, told.damaged, told.missing, held)
     for (name, text), value in zip(_STORE, values, strict=True):
         yield GaugeMetricFamily(f"tenora_store_{name}", text, value)
 

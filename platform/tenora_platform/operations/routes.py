@@ -54,11 +54,12 @@ async def version() -> Version:
     return Version(version=package_version("tenora"))
 
 
+@router.get("/health_generate", responses={503: {"model": Readiness}}, include_in_schema=False)
 @router.get("/health", responses={503: {"model": Readiness}}, include_in_schema=False)
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readiness(state: State, response: Response) -> Readiness:
     """Readiness: 200 once requests can be served, else 503 with the reason. Other engines call it
-    /health."""
+    /health, or /health_generate: nothing is generated."""
     warnings = warnings_of(state)
     reason = await _not_ready(state, warnings)
     if reason is None:

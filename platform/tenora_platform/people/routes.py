@@ -25,7 +25,7 @@ from tenora_platform.people.schemas import (
 from tenora_platform.people.service import MemberService
 from tenora_platform.schemas import After, Deleted, Limit
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
-from tenora_platform.tenants.repository import require_not_erased
+from tenora_platform.tenants.repository import require_not_deleted
 from tenora_platform.tenants.service import TenantService
 
 router = APIRouter(route_class=EdgeRoute)
@@ -156,7 +156,7 @@ async def invite_to_tenant(
     tenant_id: str, body: InvitationCreate, members: OfTenant, session: AdminSession
 ) -> NewInvitation:
     """As POST /v1/invitations: how a tenant gets its first owner."""
-    await require_not_erased(session, tenant_id)
+    await require_not_deleted(session, tenant_id)
     return await members.invite(body)
 
 

@@ -46,6 +46,7 @@ async def work(
     from tenora_platform.background import doing, worker_work
     from tenora_platform.operations.metrics import Metrics
     from tenora_platform.processes.engine_client import shared_engine
+    from tenora_platform.usage.gate import UsageGate
     from tenora_platform.usage.sink import UsageSink
 
     client = shared_engine(settings, engine, late_text=True)
@@ -62,7 +63,8 @@ async def work(
             seldom_collect()
             begun()
             await stop.wait()
-        sink = UsageSink(state.engine, state.db, told=state.budgets.book)
+        gate = UsageGate(state.db, state.store)
+        sink = UsageSink(state.engine, state.db, told=state.budgets.book, gate=gate)
         await sink.store_what_waits()
 
 

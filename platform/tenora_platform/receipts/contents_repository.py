@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, CursorResult, delete, func, select, text, 
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.locks import lock
 from tenora_platform.receipts import stored_repository
 from tenora_platform.receipts.tables import KeptContentsRow, TenantSettingsRow
 
@@ -18,6 +19,12 @@ _SHORTEN = text(
     "update kept_contents set expires_at = created_at + :days * interval '1 day'"
     " where expires_at > created_at + :days * interval '1 day'"
 )
+
+
+async def lock_settings(session: AsyncSession, tenant_id: str) -> None:
+    """Nobody else changes the tenant's settings until the transaction ends. By name: there may be
+    no row yet."""
+    await lock(session, f"tenant_settings:{tenant_id}")
 
 
 async def settings_of(session: AsyncSession, tenant_id: str) -> TenantSettingsRow | None:

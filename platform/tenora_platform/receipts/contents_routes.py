@@ -3,9 +3,12 @@ are for keys that may make keys: whoever pays the bills need not read the mail."
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+import msgspec
+from fastapi import APIRouter, Depends, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.auth import CurrentTenant, TenantContext, require_role, require_scope
@@ -14,9 +17,10 @@ from tenora_platform.errors import ForbiddenError, NotFoundError
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.receipts import contents_repository as repository
 from tenora_platform.receipts import stored_repository
+from tenora_platform.receipts.contents import Seal
 from tenora_platform.receipts.repository import find
 from tenora_platform.receipts.schemas import Contents, TenantSettings, TenantSettingsChange
-from tenora_platform.receipts.tables import TenantSettingsRow
+from tenora_platform.receipts.tables import KeptContentsRow, TenantSettingsRow
 from tenora_platform.schemas import Deleted
 from tenora_platform.state import AdminSession, State, TenantSession
 from tenora_platform.tenants.repository import get_plan, get_tenant
@@ -56,17 +60,14 @@ async def change_settings(
     """Change the tenant's settings. `keep_contents_days`: keep prompts and answers for so many days
     (a shorter time also applies to what is already kept); null: keep no more of them. Kept contents
     are deleted when their time is over, or now with `delete_kept_contents`. `stored_response_days`
-    and `delete_stored_responses`: the same for stored responses, which the plan must allow.
+    and `delete_stored_responses`: the same for stored responses; more days need such a plan.
     `draft_from_answers`: use this tenant's answers as drafts for its later ones (speculative
     decoding); answers that repeat earlier ones come sooner, and are the same. Needs the scope
     `keys`."""
-    if body.stored_response_days is not None and not tenant.plan.stored_responses:
-        raise ForbiddenError(
-            "The tenant's plan does not include stored responses. Ask the operator of this server.",
-            param="stored_response_days",
-            code="stored_responses_not_in_plan",
-        )
+    await repository.lock_settings(session, tenant.tenant_id)
     before = _values(await repository.settings_of(session, tenant.tenant_id))
+    if not tenant.plan.stored_responses:
+        _refuse_longer(before["stored_response_days"], body.stored_response_days)
     chosen = {name: getattr(body, name) for name in before if name in body.model_fields_set}
     if chosen:
         await repository.choose(session, tenant.tenant_id, chosen)
@@ -84,6 +85,16 @@ async def change_settings(
     )
     await state.auth.commit_change(session)
     return _shown(before | chosen, is_allowed=tenant.plan.stored_responses)
+
+
+def _refuse_longer(before: int | None, days: int | None) -> None:
+    """To store, or for longer than before. To shorten it is no matter of the plan's."""
+    if days is not None and (before is None or days > before):
+        raise ForbiddenError(
+            "The tenant's plan does not include stored responses. Ask the operator of this server.",
+            param="stored_response_days",
+            code="stored_responses_not_in_plan",
+        )
 
 
 async def _deleted(
@@ -116,24 +127,32 @@ def _shown(values: dict[str, Any], *, is_allowed: bool) -> TenantSettings:
     return TenantSettings(**values, stored_responses_allowed=is_allowed)
 
 
-@router.get("/requests/{request_id}/contents")
-async def get_contents(
-    request_id: str, session: TenantSession, state: State, tenant: KeysTenant
-) -> Contents:
+@router.get("/requests/{request_id}/contents", response_model=Contents)
+async def get_contents(request_id: str, state: State, tenant: KeysTenant) -> Response:
     """Get the prompts and answers of one request, by the answer's id or the x-request-id, if they
     were kept. Needs the scope `keys`."""
-    row = await repository.kept(session, await _answers_id(session, request_id, tenant))
-    if row is None:
-        raise _none_kept(request_id)
-    found = state.contents.seal.open(tenant.tenant_id, row.request_id, row.sealed)
+    async with state.opening.turn(tenant.tenant_id):
+        async with state.db.tenant_session(tenant.tenant_id) as session:
+            row = await repository.kept(session, await _answers_id(session, request_id, tenant))
+        if row is None:
+            raise _none_kept(request_id)
+        text = await state.opening.work(partial(_contents, state.contents.seal, tenant, row))
+    return Response(text, media_type="application/json")
+
+
+def _contents(seal: Seal, tenant: TenantContext, row: KeptContentsRow) -> bytes:
+    """`Contents` as JSON. What was sealed is JSON, but for numbers that JSON does not have."""
+    found = seal.open_text(tenant.tenant_id, row.request_id, row.sealed)
     if found is None:
         raise NotFoundError(
             "These contents can no longer be read, because the server's secret has changed.",
             code="contents_unreadable",
         )
-    return Contents(
-        id=row.request_id, created_at=row.created_at, expires_at=row.expires_at, **found
-    )
+    if b"NaN" in found or b"Infinity" in found:
+        found = msgspec.json.encode(json.loads(found))  # null
+    head: dict[str, Any] = {"object": "request.contents", "id": row.request_id}
+    head |= {"created_at": row.created_at, "expires_at": row.expires_at}
+    return b"%b,%b" % (msgspec.json.encode(head)[:-1], found[1:])
 
 
 @router.delete("/requests/{request_id}/contents")

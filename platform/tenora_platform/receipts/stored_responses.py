@@ -5,13 +5,15 @@ stored, read one by one or as the conversation that ends with one. It knows JSON
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 from weakref import WeakValueDictionary
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.contexts import TenantContext
 from tenora_platform.db import Database, plain_reason
@@ -20,13 +22,16 @@ from tenora_platform.operations.metrics import Metrics
 from tenora_platform.receipts import stored_repository as repository
 from tenora_platform.receipts.contents import Seal
 from tenora_platform.secret import ServerSecret
+from tenora_platform.turns import Turns
 
 BYTES_MAX = 4 * 1024**2
 """Of one response and its input, as JSON."""
 TURNS_MAX = 1000
 """Of a conversation."""
 STORE_S = 5.0
-"""So long a client waits, behind the last token, for its response to be stored."""
+"""So long a client waits for the database to store its response."""
+PLACES = 2
+"""Responses sealed at once in one process."""
 _RETRY_S = 0.25
 _log = structlog.get_logger(__name__)
 
@@ -53,16 +58,26 @@ class Turn:
 
 
 class ResponseStore:
-    """One in each process. Of a tenant it writes one response at a time, and reads one
-    conversation, so that a tenant has no more of the connections and of memory than that."""
+    """One in each process. Of a tenant it seals and writes one response at a time, opens one, and
+    reads one conversation, so that a tenant has no more of the connections, of memory and of the
+    threads than that. `opening`: the turns of what is opened, kept contents too."""
 
     def __init__(
-        self, db: Database, secret: ServerSecret, metrics: Metrics, *, most: int, most_bytes: int
+        self,
+        db: Database,
+        secret: ServerSecret,
+        metrics: Metrics,
+        opening: Turns,
+        *,
+        most: int,
+        most_bytes: int,
     ) -> None:
         self._db = db
         self._seal = Seal(secret)
         self._metrics = metrics
         self._most = repository.Most(most, most_bytes)
+        self._opening = opening
+        self._sealing = Turns(PLACES)
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -71,28 +86,29 @@ class ResponseStore:
     ) -> NotStored | None:
         """None once it is there for every process. `make` is called in a thread. Never raises what
         the database does: the answer was generated, and is charged."""
+        row = await self._sealing.run(tenant.tenant_id, partial(self._sealed, tenant, make))
+        if row is None:
+            return self._not_stored("too_large")
         try:
-            async with asyncio.timeout(STORE_S):
-                row = await asyncio.to_thread(self._sealed, tenant, make)
-                if row is None:
-                    return self._not_stored("too_large")
-                async with self._writing.setdefault(tenant.tenant_id, asyncio.Lock()):
-                    outcome = await self._written(row)
+            async with (
+                asyncio.timeout(STORE_S),  # begins behind the seal, which may wait for others'
+                self._writing.setdefault(tenant.tenant_id, asyncio.Lock()),
+            ):
+                outcome = await self._written(row)
         except TimeoutError:
             outcome = "unavailable"
         return None if outcome is None else self._not_stored(outcome)
 
     async def response(self, tenant: TenantContext, response_id: str) -> bytes:
-        """As the client was sent it. Raises NotFoundError."""
-        async with self._db.tenant_session(tenant.tenant_id) as session:
-            sealed = await repository.response(session, response_id, _only_by(tenant))
-        return await self._opened(tenant, response_id, "response", sealed)
+        """As the client was sent it. Raises NotFoundError, RateLimitedError."""
+        return await self._opened(tenant, response_id, "response", repository.response, _as_it_is)
 
-    async def input(self, tenant: TenantContext, response_id: str) -> bytes:
-        """Its own input's items, without those of the responses before it. Raises NotFoundError."""
-        async with self._db.tenant_session(tenant.tenant_id) as session:
-            sealed = await repository.input_of(session, response_id, _only_by(tenant))
-        return await self._opened(tenant, response_id, "input", sealed)
+    async def input(
+        self, tenant: TenantContext, response_id: str, made: Callable[[bytes], bytes]
+    ) -> bytes:
+        """What is `made`, in a thread, of its own input's items, without those of the responses
+        before it. Raises NotFoundError, RateLimitedError."""
+        return await self._opened(tenant, response_id, "input", repository.input_of, made)
 
     async def delete(self, tenant: TenantContext, response_id: str) -> None:
         """Raises NotFoundError."""
@@ -110,7 +126,7 @@ class ResponseStore:
                 links = await repository.chain(session, response_id, TURNS_MAX, bytes_max)
                 ids = _whole(links, response_id, _only_by(tenant), bytes_max)
                 rows = await repository.contents(session, ids)
-            return await asyncio.to_thread(self._turns, tenant.tenant_id, ids, rows)
+            return await self._opening.work(partial(self._turns, tenant.tenant_id, ids, rows))
 
     def _sealed(
         self, tenant: TenantContext, make: Callable[[], NewResponse]
@@ -146,15 +162,25 @@ class ResponseStore:
         return reason
 
     async def _opened(
-        self, tenant: TenantContext, response_id: str, part: str, sealed: bytes | None
+        self,
+        tenant: TenantContext,
+        response_id: str,
+        part: str,
+        find: Callable[[AsyncSession, str, str | None], Awaitable[bytes | None]],
+        made: Callable[[bytes], bytes],
     ) -> bytes:
-        if sealed is None:
-            raise not_found(response_id)
-        name = f"{response_id}/{part}"
-        text = await asyncio.to_thread(self._seal.open_text, tenant.tenant_id, name, sealed)
-        if text is None:
-            raise NotFoundError(_UNREADABLE, code="contents_unreadable")
-        return text
+        def opened(sealed: bytes) -> bytes:
+            text = self._seal.open_text(tenant.tenant_id, f"{response_id}/{part}", sealed)
+            if text is None:
+                raise NotFoundError(_UNREADABLE, code="contents_unreadable")
+            return made(text)
+
+        async with self._opening.turn(tenant.tenant_id):
+            async with self._db.tenant_session(tenant.tenant_id) as session:
+                sealed = await find(session, response_id, _only_by(tenant))
+            if sealed is None:
+                raise not_found(response_id)
+            return await self._opening.work(partial(opened, sealed))
 
     def _turns(
         self, tenant_id: str, ids: Sequence[str], rows: dict[str, tuple[bytes, bytes]]
@@ -172,6 +198,10 @@ class ResponseStore:
                 )
             turns.append(Turn(said, response))
         return turns
+
+
+def _as_it_is(text: bytes) -> bytes:
+    return text
 
 
 _UNREADABLE = "This response can no longer be read, because the server's secret has changed."

@@ -30,7 +30,7 @@ from tenora_platform.registry.inventory import (
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.store_identity import SWEEPING, identity
 from tenora_platform.registry.store_told import StoreTold
-from tenora_platform.registry.trash import Trash
+from tenora_platform.registry.trash import Stuck, Trash
 from tenora_platform.state import AppState
 
 GRACE = timedelta(hours=1)
@@ -54,6 +54,7 @@ class Collector:
         self._trash = Trash(state.objects)
         self._spool = Spool(state.settings.spool_folder)
         self._grace = grace
+        self._stuck = Stuck()  # of the last sweep
 
     async def run(self) -> None:
         """Works for ever, at once and then every hour; cancel it to stop."""
@@ -74,16 +75,18 @@ class Collector:
             if not await self._state.store.agrees():
                 return 0
             known, before = await identity(session), datetime.now(UTC) - self._grace
+            found = await take_inventory(session, self._state.objects, before=before)
+            self._state.store.tell(missing=len(found.missing))
             if known.adopted_at is None or known.adopted_at > before:
                 return 0
-            found = await take_inventory(session, self._state.objects, before=before)
             if not self._may_move(found, all_of_it=known.sweep_all):
                 return 0
-            moved = 0
+            moved, stuck = 0, Stuck()
             for (prefix, name), paths in found.unowned.items():
-                moved += await self._move(prefix, name, paths)
-            moved += await asyncio.to_thread(self._sweep_unfinished, before)
-            deleted = await self._trash.empty()
+                moved += await self._move(prefix, name, paths, stuck)
+            moved += await asyncio.to_thread(self._sweep_unfinished, before, stuck)
+            deleted = await self._trash.empty(stuck)
+            self._tell(stuck)
             if deleted:
                 _log.info("objects deleted from the trash", count=deleted)
             if known.sweep_all:
@@ -108,17 +111,24 @@ class Collector:
         )
         return stopped is None
 
-    async def _move(self, prefix: str, name: str, paths: list[str]) -> int:
+    def _tell(self, stuck: Stuck) -> None:
+        for path, reason in stuck.items():
+            if path not in self._stuck:
+                _log.error("not removed from the object store", what=path, reason=reason)
+        self._stuck = stuck
+        self._state.store.tell(stuck=len(stuck))
+
+    async def _move(self, prefix: str, name: str, paths: list[str], stuck: Stuck) -> int:
         if prefix != CONTENTS:
-            return await self._trash.put(paths)
+            return await self._trash.put(paths, stuck)
         async with self._state.db.admin_session() as session:
             # The same lock as a version takes that becomes active with this content.
             await lock(session, f"content:{digest_of(name)}")
             if await repository.kept_digests(session, [digest_of(name)]):
                 return 0
-            return await self._trash.put(paths)
+            return await self._trash.put(paths, stuck)
 
-    def _sweep_unfinished(self, before: datetime) -> int:
+    def _sweep_unfinished(self, before: datetime, stuck: Stuck) -> int:
         """A store in a folder writes `name#1` first and renames it: a crash leaves that, and the
         store does not list it."""
         if not isinstance(self._state.objects, LocalStore) or self._state.objects.prefix is None:
@@ -127,7 +137,10 @@ class Collector:
         parts = [path for prefix in PREFIXES for path in (store / prefix).rglob("*#*")]
         old = _older_files((path for path in parts if _UNFINISHED.fullmatch(path.name)), before)
         for path in old:
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                stuck.note(str(path.relative_to(store)), error)
         return len(old)
 
 

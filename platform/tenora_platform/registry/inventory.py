@@ -35,10 +35,12 @@ PREFIXES = tuple(_OWNERS)
 @dataclass(slots=True)
 class Inventory:
     """`objects` counts all that lie there; `unowned` are the paths of those without an owner, by
-    the prefix and the name that they lie under."""
+    the prefix and the name that they lie under. `missing` are the digests that versions serve and
+    of which a file, or all, is not there."""
 
     objects: int = 0
     unowned: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
 
     @property
     def unowned_objects(self) -> int:
@@ -59,14 +61,20 @@ async def take_inventory(
 ) -> Inventory:
     """Of everything below the prefixes; unowned is only what was written `before`."""
     found = Inventory()
+    # Asked for first: what becomes active meanwhile may lie in a page that was read before.
+    wanted = await repository.served_files(session) if CONTENTS in prefixes else {}
     for prefix in prefixes:
         async for page in _pages(objects, prefix):
             found.objects += sum(map(len, page.values()))
             owned = await _OWNERS[prefix](session, list(page))
+            for path in (path for paths in page.values() for path, _ in paths):
+                wanted.pop(path, None)
             for name in page.keys() - owned:
                 old = [path for path, at in page[name] if before is None or at < before]
                 if old:
                     found.unowned.setdefault((prefix, name), []).extend(old)
+    if wanted:  # what was revoked meanwhile may be gone
+        found.missing = set(wanted.values()) & await repository.served_digests(session)
     return found
 
 
@@ -81,12 +89,6 @@ async def owned_paths(session: AsyncSession, paths: Sequence[str]) -> set[str]:
         for name in await owners(session, list(below)):
             owned.update(below[name])
     return owned
-
-
-async def missing_contents(session: AsyncSession, objects: ObjectStore) -> set[str]:
-    """Digests that versions serve and of which nothing lies in the store."""
-    lie = {digest_of(name) async for page in _pages(objects, CONTENTS) for name in page}
-    return await repository.served_digests(session) - lie
 
 
 async def _pages(

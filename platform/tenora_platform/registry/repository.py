@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
+from tenora_engine.adapters.identity import config_key, draft_key, weights_key
 from tenora_platform.paging import having
 from tenora_platform.registry.tables import (
     AdapterAliasRow,
@@ -311,7 +312,7 @@ async def trust_group(session: AsyncSession, tenant_id: str) -> str | None:
 
 
 async def unreleased_versions(
-    session: AsyncSession, revoked_before: datetime, limit: int
+    session: AsyncSession, revoked_before: datetime, limit: int, *, but_for: Sequence[str] = ()
 ) -> Sequence[AdapterVersionRow]:
     """Revoked versions whose content may still lie in the store, oldest first."""
     query = (
@@ -320,6 +321,7 @@ async def unreleased_versions(
             AdapterVersionRow.state == "revoked",
             AdapterVersionRow.released_at.is_(None),
             AdapterVersionRow.revoked_at <= revoked_before,
+            AdapterVersionRow.id.not_in(but_for),
         )
         .order_by(AdapterVersionRow.revoked_at)
         .limit(limit)
@@ -327,11 +329,14 @@ async def unreleased_versions(
     return (await session.scalars(query)).all()
 
 
-async def checked_uploads(session: AsyncSession, limit: int) -> Sequence[AdapterVersionRow]:
+async def checked_uploads(
+    session: AsyncSession, limit: int, *, but_for: Sequence[str] = ()
+) -> Sequence[AdapterVersionRow]:
     """Versions past their check whose upload may still lie in the store: for the operator."""
     query = (
         select(AdapterVersionRow)
         .where(AdapterVersionRow.staging_key.is_not(None), AdapterVersionRow.state.not_in(PENDING))
+        .where(AdapterVersionRow.id.not_in(but_for))
         .limit(limit)
     )
     return (await session.scalars(query)).all()
@@ -398,6 +403,16 @@ async def kept_digests(session: AsyncSession, digests: Sequence[str]) -> set[str
     )
     query = contents.union(layers)
     return {digest for digest in await session.scalars(query) if digest is not None}
+
+
+async def served_files(session: AsyncSession) -> dict[str, str]:
+    """Paths of all that versions may be asked for, each with its digest: for the operator."""
+    version = AdapterVersionRow
+    serves = version.state.in_(SERVABLE)
+    contents = await session.scalars(select(version.digest).where(serves).distinct())
+    layers = await session.scalars(select(version.draft_layer_digest).where(serves).distinct())
+    files = {key(each): each for each in contents if each for key in (config_key, weights_key)}
+    return files | {draft_key(each): each for each in layers if each}
 
 
 async def served_digests(session: AsyncSession) -> set[str]:

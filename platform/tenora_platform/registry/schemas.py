@@ -105,18 +105,14 @@ class AdapterImport(BaseModel):
     source: str = Field(max_length=2048)
 
 
-class AliasTarget(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class AliasTarget(Body):
     version: int = Field(ge=1, lt=2**31)
     weight: int = Field(ge=1, le=100)
 
 
-class Shadow(BaseModel):
+class Shadow(Body):
     """Shadow traffic: a copy of `percent` of an alias's requests also runs on `version`; those
     answers are not sent to the client."""
-
-    model_config = ConfigDict(extra="forbid")
 
     version: int = Field(ge=1, lt=2**31)
     percent: int = Field(ge=1, le=100)

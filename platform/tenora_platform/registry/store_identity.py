@@ -6,6 +6,7 @@ decide may be removed from the store, until the operator adopts it."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -22,8 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.locks import lock, try_lock_shared
 from tenora_platform.registry.identity_table import DatabaseIdentityRow
-from tenora_platform.registry.inventory import CONTENTS, missing_contents, take_inventory
-from tenora_platform.registry.store_told import StoreTold
+from tenora_platform.registry.inventory import CONTENTS, take_inventory
+from tenora_platform.registry.store_told import REMEDY, STRANGE_USAGE, StoreTold
 
 OBJECT = "tenora-database"
 EVERY_S = 300.0
@@ -34,6 +35,9 @@ SWEEPING = "object-store:collector"
 DELETING = "object-store:deletions"
 """Locks: of who sweeps; and, shared, of who deletes objects that no row owns any more. A backup
 takes both, for what the rows of its moment own has to be there until it has been copied."""
+
+AGAIN_S = 30.0
+"""How often it is asked whether a store that was not the database's is by now."""
 
 _LOCK = "object-store:identity"
 _log = structlog.get_logger(__name__)
@@ -50,6 +54,21 @@ class Record(msgspec.Struct, frozen=True):
 _UNREADABLE = Record("unreadable", 0)
 
 
+class _Verdict(msgspec.Struct, frozen=True):
+    """What was found of which database, and when (monotonic)."""
+
+    database: Record
+    problem: str | None
+    at_s: float
+
+    def holds_of(self, now: Record) -> bool:
+        """Whether it need not be asked anew. While all is well, the generation only rises."""
+        if self.problem is None:
+            known = self.database
+            return now.database == known.database and now.generation >= known.generation
+        return now == self.database and time.monotonic() - self.at_s < AGAIN_S
+
+
 class StoreIdentity:
     """One of these is in each process; workers ask it. `told` is what it found last, None before
     it has looked."""
@@ -59,6 +78,7 @@ class StoreIdentity:
         self._objects = objects
         self._one = asyncio.Lock()  # so that those who wait hold no connection
         self.told: StoreTold | None = None
+        self._verdict: _Verdict | None = None
 
     async def keep(self) -> None:
         """Compares, and raises the generation, for ever; cancel it to stop."""
@@ -66,9 +86,33 @@ class StoreIdentity:
             await self.problem()
             await asyncio.sleep(EVERY_S)
 
+    def tell(self, **found: object) -> None:
+        """Have the others told of it as well, once it has looked."""
+        if self.told is not None:
+            self.told = replace(self.told, **found)
+
     async def agrees(self) -> bool:
         """Whether what the rows do not need may be removed from the store."""
         return await self.problem() is None
+
+    async def belongs(self) -> bool:
+        """As `agrees`, and cheap: of the same database what was found last, unless it was a problem
+        some time ago."""
+        async with self._db.admin_session() as session:
+            row = await identity(session)
+            now = Record(row.id, row.generation)
+        verdict = self._verdict
+        if verdict is not None and verdict.holds_of(now):
+            return verdict.problem is None
+        return await self.agrees()
+
+    def tell_strange_usage(self, is_there: bool) -> None:
+        """Whether usage waits that names tenants, while the database has none."""
+        known = self.told or StoreTold()
+        if known.strange_usage != is_there:
+            if is_there:
+                _log.error("usage waits in the engine's outbox", reason=STRANGE_USAGE)
+            self.told = replace(known, strange_usage=is_there)
 
     async def problem(self) -> str | None:
         """Why the store is not this database's as it is now; None where it is, and then the next
@@ -77,12 +121,18 @@ class StoreIdentity:
             await lock(session, _LOCK)
             record, row = await self.read(), await identity(session)
             found = await self.compare(session, record, row)
+            self._verdict = _Verdict(Record(row.id, row.generation), found, time.monotonic())
             if found is None:
                 await self._raise(record, row)
         known = self.told or StoreTold()
         if found != known.problem:
             if found is not None:
-                _log.error("garbage collection of the object store has stopped", reason=found)
+                _log.error(
+                    "usage is not stored and waits in the engine's outbox, and garbage collection "
+                    "of the object store has stopped",
+                    reason=found,
+                    remedy=REMEDY,
+                )
             self.told = replace(known, problem=found)
         self.told = self.told or known
         return found
@@ -153,14 +203,13 @@ class StoreIdentity:
     async def _unlike(self, session: AsyncSession) -> str | None:
         """Whether the contents of a store without a record are other than the rows say: then it is
         not adopted at first sight."""
-        unowned = (await take_inventory(session, self._objects, prefixes=(CONTENTS,))).unowned
-        missing = await missing_contents(session, self._objects)
-        if not unowned and not missing:
+        found = await take_inventory(session, self._objects, prefixes=(CONTENTS,))
+        if not found.unowned and not found.missing:
             return None
         return (
             "The object store has no record of a database and does not fit this one: "
-            f"it has {len(unowned)} adapters that the database does not know, and lacks "
-            f"{len(missing)} that it serves."
+            f"it has {len(found.unowned)} adapters that the database does not know, and lacks "
+            f"{len(found.missing)} that it serves."
         )
 
     async def _raise(self, record: Record | None, row: DatabaseIdentityRow) -> None:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 import obstore
+from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
+
+from tenora_platform.outages import first_line
 
 FOLDER = "trash"
 KEPT = timedelta(days=7)
@@ -32,18 +35,28 @@ class Trashed:
         return self.day + KEPT + timedelta(days=1)  # it may have come at the end of its day
 
 
+class Stuck(dict[str, str]):
+    """Objects that could not be moved or deleted, and why. Those behind them are all the same."""
+
+    def note(self, path: str, error: Exception) -> None:
+        self[path] = f"{type(error).__name__}: {first_line(error)}"
+
+
 class Trash:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
-    async def put(self, paths: Iterable[str]) -> int:
-        """Move these objects here; how many were still there."""
+    async def put(self, paths: Iterable[str], stuck: Stuck) -> int:
+        """Move these objects here; how many were still there and could be moved."""
         moved = 0
         for path in paths:
             try:
                 key = f"{FOLDER}/{_today()}/{path}"
                 await obstore.rename_async(self._objects, path, key)
             except FileNotFoundError:
+                continue
+            except (BaseError, OSError) as error:
+                stuck.note(path, error)
                 continue
             moved += 1
         return moved
@@ -80,13 +93,20 @@ class Trash:
             return False
         return True
 
-    async def empty(self) -> int:
+    async def empty(self, stuck: Stuck) -> int:
         """Delete what has lain here for a week; how many objects."""
         today = _today()
         old = [each.key for each in await self.contents() if each.deleted_on <= today]
+        deleted = 0
         for key in old:
-            await obstore.delete_async(self._objects, key)
-        return len(old)
+            try:
+                await obstore.delete_async(self._objects, key)
+                deleted += 1
+            except FileNotFoundError:
+                continue
+            except (BaseError, OSError) as error:
+                stuck.note(key, error)
+        return deleted
 
 
 def _today() -> date:

@@ -45,6 +45,10 @@ class Fault:
     digest: str | None = None
     reason: str = ""
 
+    def __str__(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.verdict} {self.path} ({self.owner}){reason}"
+
 
 @dataclass(slots=True)
 class Looked:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import structlog
+from obstore.exceptions import BaseError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,6 +24,7 @@ from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import lock, try_lock
 from tenora_platform.outages import log_failure
 from tenora_platform.registry import damage, repository, reservations
+from tenora_platform.registry.set_aside import SetAside
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import (
     AdapterStorage,
@@ -39,7 +41,8 @@ RELEASE_AFTER = timedelta(minutes=10)
 """How long the content of a revoked version stays: running requests may still have to load it."""
 BATCH = 16
 ATTEMPTS_MAX = 5
-"""Checks of one version that may be lost with the process or the machine, before it is refused."""
+"""Checks of one version that may be lost with the process or the machine, or in which the store may
+fail while it works otherwise, before it is refused."""
 TOLD_MAX = 20
 """Problems of a rejected version that its event names; its report has all."""
 
@@ -59,6 +62,7 @@ class IntakeWorker:
         )
         self._spool = Spool(state.settings.spool_folder)
         self._resolver = state.resolver
+        self._undeleted = SetAside()
         self._release_after = release_after
 
     async def run(self) -> None:
@@ -83,15 +87,14 @@ class IntakeWorker:
         """Check and, where it is to, release what waits now; says whether there was anything.
         Nothing is checked before the engine has loaded: only then the base model's shapes are
         known."""
-        released = False
-        if give_back:
-            released = await self._release_revoked()
-            released = await self._expire_uploads() or released
+        cleanings = [self._release_revoked, self._expire_uploads] if give_back else []
+        released, unclean = await _each(cleanings)
         checked, failures = False, list[Exception]()
         if self._state.engine_life.started:
             checked, failures = await self._take_turns()
-        await self._discard_checked()
-        if failures:
+        _, unclean_after = await _each([self._discard_checked])
+        self._state.store.tell(undeleted=len(self._undeleted))
+        if failures := [*failures, *unclean, *unclean_after]:
             raise failures[0]
         return released or checked
 
@@ -132,11 +135,27 @@ class IntakeWorker:
                 _log.warning(
                     "upload check lost", version=row.id, attempt=attempts, reason=str(error)
                 )
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, Exception) and await self._is_to_blame(error):
+                    if attempts < ATTEMPTS_MAX:
+                        raise
+                    log_failure(_log, "upload given up", error, version=row.id)
+                    await self._reject(row, _store_failed())
+                    return True
                 async with self._state.db.admin_session() as session:
                     await repository.uncount_check(session, row.id)
                 raise
         return True
+
+    async def _is_to_blame(self, error: Exception) -> bool:
+        """Whether the store fails with this very version: not one that is full or away, which takes
+        no record either."""
+        if not isinstance(error, BaseError | OSError):
+            return False
+        try:
+            return await self._state.store.agrees()
+        except Exception:
+            return False
 
     @asynccontextmanager
     async def _claimed(self, version_id: str) -> AsyncIterator[bool]:
@@ -279,28 +298,36 @@ class IntakeWorker:
         what = {"adapter": name, "version": row.number, "id": row.id}
         await events.add(session, tenant_id=row.tenant_id, type=type, once=row.id, data=what | more)
 
-    async def _discard_checked(self) -> None:
+    async def _discard_checked(self) -> bool:
         """Give back the uploads that no check needs any more. Their rows say so until it is done,
         so that a crash between the two leaves nothing behind."""
         async with self._state.db.admin_session() as session:
-            checked = await repository.checked_uploads(session, BATCH)
+            waiting = self._undeleted.waiting()
+            checked = await repository.checked_uploads(session, BATCH, but_for=waiting)
         if checked and not await self._state.store.agrees():
-            return
+            return False
         for row in checked:
-            assert row.staging_key is not None  # asked for
-            await self._storage.discard({*await self._weights_keys(row)})
-            await self._storage.discard_staged(row.staging_key)
-            async with self._state.db.admin_session() as session:
-                await repository.forget_upload(session, row.id)
+            with self._undeleted.trying(row.id):
+                await self._discard_upload(row)
+        return bool(checked)
+
+    async def _discard_upload(self, row: AdapterVersionRow) -> None:
+        assert row.staging_key is not None  # asked for
+        await self._storage.discard({*await self._weights_keys(row)})
+        await self._storage.discard_staged(row.staging_key)
+        async with self._state.db.admin_session() as session:
+            await repository.forget_upload(session, row.id)
 
     async def _release_revoked(self) -> bool:
         before = datetime.now(UTC) - self._release_after
         async with self._state.db.admin_session() as session:
-            revoked = await repository.unreleased_versions(session, before, BATCH)
+            waiting = self._undeleted.waiting()
+            revoked = await repository.unreleased_versions(session, before, BATCH, but_for=waiting)
         if revoked and not await self._state.store.agrees():
             return False
         for row in revoked:
-            await self._release(row)
+            with self._undeleted.trying(row.id):
+                await self._release(row)
         return bool(revoked)
 
     async def _expire_uploads(self) -> bool:
@@ -311,9 +338,11 @@ class IntakeWorker:
         if (expired or lapsed) and not await self._state.store.agrees():
             return True  # a sweep finds what has no owner
         for upload_id, part_ids in expired.items():
-            await self._storage.discard([part_key(upload_id, part) for part in part_ids])
+            with _left_to_a_sweep(upload_id):
+                await self._storage.discard([part_key(upload_id, part) for part in part_ids])
         for version_id in lapsed:
-            await self._storage.discard_staged(f"staging/{version_id}")
+            with _left_to_a_sweep(version_id):
+                await self._storage.discard_staged(f"staging/{version_id}")
         return bool(expired or lapsed)
 
     async def _release(self, row: AdapterVersionRow) -> None:
@@ -337,6 +366,28 @@ class IntakeWorker:
                 await self._storage.withdraw(digest)
 
 
+async def _each(
+    works: Sequence[Callable[[], Awaitable[bool]]],
+) -> tuple[bool, list[Exception]]:
+    """Do them all, whichever fails: whether one did anything, and what failed."""
+    did, failures = False, list[Exception]()
+    for work in works:
+        try:
+            did = await work() or did
+        except Exception as error:
+            failures.append(error)
+    return did, failures
+
+
+@contextmanager
+def _left_to_a_sweep(what: str) -> Iterator[None]:
+    """No row owns it any more: a failure keeps nobody from anything."""
+    try:
+        yield
+    except Exception as error:
+        log_failure(_log, "objects of an upload are left to the next sweep", error, upload=what)
+
+
 def _contents(digest: str | None, row: AdapterVersionRow) -> list[str]:
     """The digests under which a version's content lies, in the order in which they are locked."""
     return sorted({each for each in (digest, row.draft_layer_digest) if each is not None})
@@ -349,6 +400,21 @@ def _lost() -> ValidationReport:
                 field="weights",
                 code="upload_lost",
                 message="the uploaded file is no longer in the object store; upload it again",
+            )
+        ]
+    )
+
+
+def _store_failed() -> ValidationReport:
+    return ValidationReport(
+        problems=[
+            Problem(
+                field="weights",
+                code="store_failed",
+                message=(
+                    f"the object store failed with this upload {ATTEMPTS_MAX} times; upload it "
+                    "again, and if that fails too, tell the operator the version's id"
+                ),
             )
         ]
     )

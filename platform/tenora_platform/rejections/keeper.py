@@ -20,14 +20,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Scope
 
 from tenora_platform.db import Database, plain_reason
-from tenora_platform.edge import is_inference
+from tenora_platform.edge import is_clients
 from tenora_platform.errors import ApiError
 from tenora_platform.history.answers import tenant_of
 from tenora_platform.ids import first_id
 from tenora_platform.live.noticing import note
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.rejections.tables import RejectedCallRow
-from tenora_platform.rejections.wording import message_of, model_of, param_of
+from tenora_platform.rejections.wording import message_of, model_of, param_of, plain
+from tenora_platform.tenants.repository import erased_among
 
 EACH_PER_MINUTE = 60
 """Calls of a tenant that each process keeps one by one; those beyond are counted by kind."""
@@ -35,6 +36,8 @@ KINDS_PER_MINUTE = 40
 """Of a tenant; what is of more kinds is counted as one."""
 WAITING_MAX = 20_000
 """Rows that wait for the database; what comes while it is full is counted as lost."""
+PATH_MAX = 100
+"""Characters of a path that is no route's."""
 OTHERS = "More calls of this minute, of various kinds."
 _MINUTE_S = 60
 _AT_ONCE = 500
@@ -84,7 +87,7 @@ class RejectedCalls:
 
     def note(self, scope: Scope, status: int) -> None:
         """An answer has ended. Never waits, never raises."""
-        if status < 400 or status == _HUNG_UP or not is_inference(scope):
+        if status < 400 or status == _HUNG_UP or not is_clients(scope, status):
             return
         self._begin_minute(int(time.time()) // _MINUTE_S * _MINUTE_S)
         state = scope["state"]
@@ -172,8 +175,12 @@ class RejectedCalls:
             },
         )
         async with self._db.admin_session() as session:
-            await session.execute(statement, [_values(each) for each in batch])
-            note(session, ["rejections"], {each.kind.tenant_id for each in batch} - {""})
+            erased = await erased_among(session, (each.kind.tenant_id for each in batch))
+            kept = [each for each in batch if each.kind.tenant_id not in erased]
+            if not kept:
+                return
+            await session.execute(statement, [_values(each) for each in kept])
+            note(session, ["rejections"], {each.kind.tenant_id for each in kept} - {""})
 
 
 def _kind(scope: Scope, status: int, error: ApiError) -> Kind:
@@ -181,11 +188,17 @@ def _kind(scope: Scope, status: int, error: ApiError) -> Kind:
     return Kind(
         tenant_id=(error.tenant_id or "") if tenant is None else tenant.tenant_id,
         api_key_id=None if tenant is None else tenant.key_id,
-        route=f"{scope['method']} {scope['route'].path}",
+        route=f"{scope['method']} {_path_of(scope)}",
         status=status,
         code=error.code,
         param=param_of(error),
     )
+
+
+def _path_of(scope: Scope) -> str:
+    """The route's; what was asked for, where there is no such route."""
+    route = scope.get("route")
+    return plain(scope["path"], PATH_MAX) if route is None else route.path
 
 
 def _id_of(kind: Kind, minute_s: int) -> str:

@@ -19,7 +19,7 @@ class RejectedCall(IdItem):
     at: datetime
     last_at: datetime | None = Field(description="null: it is a single call")
     calls: int
-    tenant_id: str | None = Field(description="null: no valid key came with it")
+    tenant_id: str | None = Field(description="null: no valid tenant's key came with it")
     tenant_name: str | None
     api_key_id: str | None = Field(description="Or the id of the person who was signed in")
     api_key_name: str | None

@@ -4,6 +4,7 @@ inference's."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Double, func, select, text
@@ -14,6 +15,7 @@ from tenora_platform.errors import NotFoundError
 from tenora_platform.receipts.tables import KeptContentsRow
 from tenora_platform.registry import repository as registry
 from tenora_platform.registry.schemas import Shadow
+from tenora_platform.registry.tables import AdapterAliasRow
 from tenora_platform.rollouts import repository
 from tenora_platform.rollouts.aliases import unknown_alias
 from tenora_platform.rollouts.schemas import (
@@ -57,17 +59,10 @@ class Shadows:
     async def report(self, name: str, alias: str, *, after: str | None, limit: int) -> ShadowReport:
         """Raises NotFoundError."""
         tenant_id = self._tenant.tenant_id
-        async with self._state.db.tenant_session(tenant_id) as session:
-            adapter = await registry.adapter_by_name(session, tenant_id, name)
-            if adapter is None:
-                raise NotFoundError(f"There is no adapter named {name[:80]!r}.", param="name")
-            there = await repository.alias_of(session, adapter.id, alias)
-            of = (ShadowAnswerRow.adapter_id == adapter.id, ShadowAnswerRow.alias == alias)
-            rows = await _page(session, of, after, limit)
-            if there is None and not rows:
-                raise unknown_alias(name, alias)
-            texts = await self._texts(session, rows[:limit])
-            summary = await _summary(session, of)
+        async with self._state.opening.turn(tenant_id):
+            async with self._state.db.tenant_session(tenant_id) as session:
+                there, rows, kept, summary = await self._found(session, name, alias, after, limit)
+            texts = await self._state.opening.work(partial(self._texts, kept))
         data = [_view(row, texts) for row in rows[:limit]]
         return ShadowReport(
             data=data,
@@ -80,21 +75,40 @@ class Shadows:
             summary=summary,
         )
 
-    async def _texts(
-        self, session: AsyncSession, rows: Sequence[ShadowAnswerRow]
-    ) -> Mapping[str, list[str]]:
-        """Of the requests whose contents are kept, by id."""
-        ids = [id_ for row in rows for id_ in (row.id, row.request_id)]
+    async def _found(
+        self, session: AsyncSession, name: str, alias: str, after: str | None, limit: int
+    ) -> tuple[
+        AdapterAliasRow | None,
+        Sequence[ShadowAnswerRow],
+        Sequence[KeptContentsRow],
+        list[ShadowSummary],
+    ]:
+        """The alias, a page of answers and one more, what is kept of them, and the summary of all.
+        Raises NotFoundError."""
+        adapter = await registry.adapter_by_name(session, self._tenant.tenant_id, name)
+        if adapter is None:
+            raise NotFoundError(f"There is no adapter named {name[:80]!r}.", param="name")
+        there = await repository.alias_of(session, adapter.id, alias)
+        of = (ShadowAnswerRow.adapter_id == adapter.id, ShadowAnswerRow.alias == alias)
+        rows = await _page(session, of, after, limit)
+        if there is None and not rows:
+            raise unknown_alias(name, alias)
+        ids = [id_ for row in rows[:limit] for id_ in (row.id, row.request_id)]
         query = select(KeptContentsRow).where(
             KeptContentsRow.request_id.in_(ids), KeptContentsRow.expires_at > func.now()
         )
+        kept = (await session.scalars(query)).all()
+        return there, rows, kept, await _summary(session, of)
+
+    def _texts(self, kept: Sequence[KeptContentsRow]) -> Mapping[str, list[str]]:
+        """Of the requests whose contents are kept, by id."""
         found: dict[str, list[str]] = {}
-        for kept in await session.scalars(query):
+        for each in kept:
             contents = self._state.contents.seal.open(
-                self._tenant.tenant_id, kept.request_id, kept.sealed
+                self._tenant.tenant_id, each.request_id, each.sealed
             )
             if contents is not None:
-                found[kept.request_id] = [choice["text"] for choice in contents["choices"]]
+                found[each.request_id] = [choice["text"] for choice in contents["choices"]]
         return found
 
 

@@ -14,7 +14,7 @@ from tenora_platform.schemas import After, Deleted, Limit, Rotation
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.tenants.key_listing import KeySort, KeyState, Wanted
 from tenora_platform.tenants.key_service import ApiKeyService
-from tenora_platform.tenants.repository import require_not_erased
+from tenora_platform.tenants.repository import require_not_deleted
 from tenora_platform.tenants.schemas import (
     ApiKey,
     ApiKeyChange,
@@ -78,7 +78,7 @@ async def create_tenant_key(
     tenant_id: str, keys: TenantsKeys, session: AdminSession, body: ApiKeyCreate | None = None
 ) -> NewApiKey:
     """A key for a tenant. Its secret is in this answer and nowhere else."""
-    await require_not_erased(session, tenant_id)
+    await require_not_deleted(session, tenant_id)
     return await keys.create(body or ApiKeyCreate())
 
 
@@ -104,11 +104,13 @@ async def change_tenant_key(
 async def rotate_tenant_key(
     key_id: str,
     keys: TenantsKeys,
+    tenant_id: str,
     session: AdminSession,
     state: State,
     body: Rotation | None = None,
 ) -> NewApiKey:
     """As POST /v1/api_keys/{key_id}/rotate."""
+    await require_not_deleted(session, tenant_id)
     return await _rotated(state, session, *await keys.rotate(key_id, _overlap_s(body)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -97,6 +98,24 @@ async def require_not_erased(session: AsyncSession, tenant_id: str) -> None:
     row = await session.get(TenantRow, tenant_id, with_for_update={"key_share": True})
     if row is not None and row.erase_after is not None and row.erase_after <= datetime.now(UTC):
         raise ConflictError("This tenant has been deleted.", code="tenant_erased")
+
+
+async def require_not_deleted(session: AsyncSession, tenant_id: str) -> None:
+    """As `require_not_erased`, and not for one that can still be restored either."""
+    await require_not_erased(session, tenant_id)
+    row = await session.get(TenantRow, tenant_id)
+    if row is not None and row.deleted_at is not None:
+        raise ConflictError(
+            "This tenant has been deleted; restore it first.", code="tenant_deleted"
+        )
+
+
+async def erased_among(session: AsyncSession, tenant_ids: Iterable[str]) -> set[str]:
+    """Those that have been erased. None of the others is, before the transaction ends."""
+    row = TenantRow
+    query = select(row.id, row.erased_at).where(row.id.in_(set(tenant_ids))).order_by(row.id)
+    found = await session.execute(query.with_for_update(read=True, key_share=True))
+    return {tenant_id for tenant_id, erased_at in found if erased_at is not None}
 
 
 async def get_key(

@@ -22,6 +22,7 @@ from tenora_platform.db import Database, plain_reason
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.usage import repository
 from tenora_platform.usage.engine_totals import add_recovered
+from tenora_platform.usage.gate import UsageHeldError
 from tenora_platform.usage.sink import OWN_FAULT, UsageSink
 
 STREAM = "tenora:usage:copies"  # field "u": the records of one request, msgpack
@@ -118,6 +119,8 @@ class CopyReader:
             await asyncio.sleep(EVERY_S)
             try:
                 await self.run_once()
+            except UsageHeldError:
+                pass  # the copies wait, as the outbox does
             except (RedisError, SQLAlchemyError, OSError) as error:
                 _log.warning(
                     "copies of usage records could not be compared", reason=plain_reason(error)
@@ -125,7 +128,8 @@ class CopyReader:
 
     async def run_once(self) -> int:
         """Store what is older than `age_s` and has no event, and forget it; returns how many
-        records were missing."""
+        records were missing. Raises UsageHeldError."""
+        await self._sink.check_gate()
         seconds, micros = await self._redis.time()
         until = f"{round((seconds - self._age_s) * 1000) + micros // 1000}"
         missing = 0
@@ -160,6 +164,7 @@ class CopyReader:
                 await self._bury(entry, f"a copy of a usage record cannot be read: {error}")
         if not records:
             return 0
+        await self._sink.check_gate(records)
         async with self._db.admin_session() as session:
             missing = await repository.without_event(session, records)
             if missing:

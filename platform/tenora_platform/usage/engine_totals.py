@@ -19,6 +19,7 @@ from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineTotals, TenantDay, UsageRecord
 from tenora_engine.transport.totals import Totals
 from tenora_platform.db import Database, plain_reason
+from tenora_platform.usage.gate import UsageGate, UsageHeldError
 from tenora_platform.usage.tables import EngineOutboxRow, EngineTotalRow
 
 COPIES = "copies"
@@ -34,9 +35,12 @@ _log = structlog.get_logger(__name__)
 class TotalsKeeper:
     """Of a worker; several do no harm to each other, for totals only rise."""
 
-    def __init__(self, engine: EngineClient, db: Database) -> None:
+    def __init__(
+        self, engine: EngineClient, db: Database, *, gate: UsageGate | None = None
+    ) -> None:
         self._engine = engine
         self._db = db
+        self._gate = gate
         self._known = False  # all days, and from then on the last two
 
     async def run(self) -> None:
@@ -45,6 +49,8 @@ class TotalsKeeper:
             try:
                 if self._engine.ready:
                     await self.run_once()
+            except UsageHeldError:
+                pass  # an engine's totals are of its own database
             except (EngineError, SQLAlchemyError, OSError) as error:
                 _log.warning(
                     "the engine's usage totals could not be stored", reason=plain_reason(error)
@@ -52,7 +58,9 @@ class TotalsKeeper:
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self) -> EngineTotals:
-        """Ask the engine, and keep what it says."""
+        """Ask the engine, and keep what it says. Raises UsageHeldError."""
+        if self._gate is not None:
+            await self._gate.pass_()
         yesterday = datetime.now(UTC).date() - timedelta(days=1)
         totals = await self._engine.usage_totals(yesterday.isoformat() if self._known else "")
         async with self._db.admin_session() as session:

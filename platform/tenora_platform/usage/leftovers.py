@@ -47,7 +47,10 @@ def unbilled_warnings(unrated_events: int, dead_letters: int) -> list[str]:
     if unrated_events:
         found.append(f"{unrated_events} usage events have no price and are not billed.")
     if dead_letters:
-        found.append(f"{dead_letters} usage records could not be stored as events.")
+        found.append(
+            f"{dead_letters} usage records could not be stored as events. They are kept whole in "
+            f"the database, and tried again every {EVERY_S:.0f} s."
+        )
     return [f"{each} See GET /admin/v1/reconciliation." for each in found]
 
 

@@ -19,6 +19,7 @@ from tenora_platform.budgets.accounts import Charge
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.usage import repository
 from tenora_platform.usage.books import UsageBooks
+from tenora_platform.usage.gate import UsageGate, UsageHeldError
 from tenora_platform.usage.records import letter_values
 from tenora_platform.usage.residency import ResidencyBooks
 from tenora_platform.waits.requests import keep_request_waits
@@ -43,14 +44,23 @@ _log = structlog.get_logger(__name__)
 
 
 class UsageSink:
-    """One runs in each process that has an engine."""
+    """One runs in each process that has an engine. `gate` says whether usage may be stored; without
+    one it may."""
 
-    def __init__(self, engine: EngineClient, db: Database, *, told: Told | None = None) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        db: Database,
+        *,
+        told: Told | None = None,
+        gate: UsageGate | None = None,
+    ) -> None:
         self._engine = engine
         self._db = db
         self._books = UsageBooks(db)
         self._residency = ResidencyBooks(db)
         self._told = told
+        self._gate = gate
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop. Nothing is lost when it is."""
@@ -60,7 +70,7 @@ class UsageSink:
                     await asyncio.sleep(RETRY_S)
                     continue
                 await self.run_once()
-            except EngineUnavailableError:
+            except (EngineUnavailableError, UsageHeldError):
                 await asyncio.sleep(RETRY_S)  # /readyz and the engine's own log tell of it
             except (SQLAlchemyError, EngineError, OSError) as error:
                 _log.warning(
@@ -79,17 +89,25 @@ class UsageSink:
                 await asyncio.sleep(RETRY_S)
 
     async def run_once(self) -> int:
-        """Wait for records, store and acknowledge them; returns how many."""
+        """Wait for records, store and acknowledge them; returns how many. Raises UsageHeldError;
+        then they stay in the outbox."""
+        await self.check_gate()
         records = await self._engine.unacknowledged_usage()
         await self._store_metered(records)
         return len(records)
 
     async def _store_metered(self, records: Sequence[Metered]) -> None:
+        await self.check_gate(records)
         await self.store([record for record in records if isinstance(record, UsageRecord)])
         held = [record for record in records if isinstance(record, OccupancyRecord)]
         if held:
             await self._tell(await self._residency.store(held, self._engine.model.id))
         await self._engine.acknowledge_usage([record.event_id for record in records])
+
+    async def check_gate(self, records: Sequence[Metered] = ()) -> None:
+        """Raises UsageHeldError where these must not be stored."""
+        if self._gate is not None:
+            await self._gate.pass_(records)
 
     async def store_what_waits(self, idle_s: float = 0.5, most_s: float = 5.0) -> None:
         """Before the process ends: until none has come for `idle_s`. What it does not come to is
@@ -97,10 +115,11 @@ class UsageSink:
         deadline = time.monotonic() + most_s
         while self._engine.ready and time.monotonic() < deadline:
             try:
+                await self.check_gate()
                 async with asyncio.timeout(idle_s):
                     records = await self._engine.unacknowledged_usage()
                 await self._store_metered(records)
-            except TimeoutError:
+            except (TimeoutError, UsageHeldError):
                 return
             except (SQLAlchemyError, EngineError, OSError) as error:
                 _log.warning(

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_engine.events import UsageRecord
 from tenora_platform.db import Database, plain_reason
+from tenora_platform.tenants.repository import erased_among
 from tenora_platform.usage.ids import BadSequenceError, event_of_run
 from tenora_platform.waits.tables import RequestWaitPartsRow, RequestWaitRow
 
@@ -30,6 +31,8 @@ async def keep_request_waits(db: Database, records: Sequence[UsageRecord]) -> No
     try:
         rows = [row for record in waited if (row := _row(record)) is not None]
         async with db.admin_session() as session:
+            erased = await erased_among(session, (tenant for _, tenant, _, _ in rows))
+            rows = [row for row in rows if row[1] not in erased]
             causes = [{**key, "tenant_id": tenant, "causes": sums} for key, tenant, sums, _ in rows]
             parts = [{**key, "parts": parts} for key, _, _, parts in rows]
             for table, values in ((RequestWaitRow, causes), (RequestWaitPartsRow, parts)):

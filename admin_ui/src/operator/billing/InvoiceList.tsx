@@ -5,7 +5,7 @@ import { IconFileInvoice } from "@tabler/icons-react";
 import { useState } from "react";
 import { Link } from "react-router";
 import { type Column, DataTable } from "../../components/DataTable";
-import { formatDate, formatMoney } from "../../components/format";
+import { formatDate, formatDay, formatMoney } from "../../components/format";
 import { SearchField } from "../../components/SearchField";
 import { useParam } from "../../components/SidePanel";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
@@ -137,13 +137,13 @@ function Rows({ invoices, hasTenant, sort, onSort, more }: RowsProps) {
       key: "due",
       header: "Amount due",
       align: "right",
-      cell: ({ amount_due, currency, due_at }) => (
+      cell: ({ status, amount_due, currency, due_at }) => (
         <>
-          {formatMoney(amount_due, currency)}
+          {status === "draft" ? "once finalised" : formatMoney(amount_due, currency)}
           {due_at && (
             <Text span size="xs" c="dimmed">
               {" "}
-              due {formatDate(due_at).split(",")[0]}
+              due {formatDay(due_at)}
             </Text>
           )}
         </>

@@ -26,6 +26,7 @@ export function SpendChart(props: SpendChartProps) {
     <TimeSeries
       label={label}
       kind="line"
+      isDays
       times={times}
       height={height}
       format={(value) => formatMoney(short(value), currency)}

@@ -1,6 +1,6 @@
 /** The engine now: what runs and waits, and what it has counted. Its memory has a page of its own. */
 
-import { Alert, Badge, SimpleGrid, Stack, Text, Title } from "@mantine/core";
+import { Alert, Badge, SimpleGrid, Stack, Text, Title, Tooltip } from "@mantine/core";
 import { IconPlugConnectedX } from "@tabler/icons-react";
 import type { Schemas } from "../../api/client";
 import { formatBytes, formatCount, formatMs } from "../../components/format";
@@ -86,11 +86,13 @@ function Counters({ counters }: { counters: Record<string, number> }) {
               {title}
             </Text>
             <SimpleGrid cols={{ base: 2, sm: 3, md: 5 }} verticalSpacing="xs">
-              {entries.map(({ name, label, value }) => (
+              {entries.map(({ name, label, help, value }) => (
                 <div key={name}>
-                  <Text size="xs" c="dimmed">
-                    {label}
-                  </Text>
+                  <Tooltip label={help} disabled={help === null} multiline w={260}>
+                    <Text size="xs" c="dimmed" tabIndex={help === null ? undefined : 0}>
+                      {label}
+                    </Text>
+                  </Tooltip>
                   <Text size="sm" fw={500} className="numbers">
                     {name.endsWith("_bytes") ? formatBytes(value) : formatCount(value)}
                   </Text>

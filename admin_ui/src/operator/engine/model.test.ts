@@ -12,8 +12,8 @@ it("puts each counter under one title, and what is new under the last", () => {
   });
   expect(groups.map(({ title, entries }) => [title, entries.map(({ label }) => label)])).toEqual([
     ["Requests and tokens", ["Requests finished"]],
-    ["Adapters", ["Loader warmed"]],
-    ["KV cache", ["KV evictions", "Host KV bytes"]],
+    ["Adapters", ["Loaded at the start"]],
+    ["KV cache", ["Pages evicted from the device", "Host memory in use"]],
     ["Scheduling", ["Steps", "Something new"]],
   ]);
 });

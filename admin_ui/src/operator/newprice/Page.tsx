@@ -37,7 +37,7 @@ export default function Page() {
       title="Create price list"
       description={
         price
-          ? `Starts from the current list for ${scopeWords(price)}, version ${price.no}, which ends when the new one starts.`
+          ? `Starts from the current list for ${scopeWords(price)}, list ${price.no}, which ends when the new one starts.`
           : "The list applies to usage from its start. Usage that has already been rated keeps its price."
       }
       back={{ to: "/operator/prices", label: "Prices" }}

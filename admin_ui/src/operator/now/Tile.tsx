@@ -12,7 +12,7 @@ const COLORS = {
 
 /** One figure as it is, and how it was over the last hour; `to` leads to what is behind it. */
 export function Tile({ figure, to }: { figure: Figure; to?: string }) {
-  const { label, value, hint, values, tone } = figure;
+  const { label, value, hint, help, values, tone } = figure;
   return (
     <Box component="section" aria-label={label} className={classes.tile}>
       <Text size="xs" c="dimmed">
@@ -37,7 +37,7 @@ export function Tile({ figure, to }: { figure: Figure; to?: string }) {
           )}
         </Box>
       </Group>
-      <Text size="xs" c="dimmed" className="numbers">
+      <Text size="xs" c="dimmed" className="numbers" title={help}>
         {hint}
       </Text>
     </Box>

@@ -83,7 +83,7 @@ test("every kind of incident has a start, says whose calls it is about, and lead
     ],
     [
       "fair",
-      "Class priority: 6 of 15 requests met their TTFT target in the last 10 minutes, target 500 ms",
+      "Class priority: 6 of 15 sequences met their TTFT target in the last 10 minutes, target 500 ms",
       120,
       "acme",
       "/operator/requests?start=120&end=260&sort=-ttft&tenant=tenant_1",

@@ -180,7 +180,7 @@ function ofPromises({ byTenant, nowS }: Known): Incident[] {
           key: `${metric} ${line.tenant_id} ${line.service_class}`,
           grade: "fair",
           text:
-            `Class ${line.service_class}: ${formatCount(met)} of ${formatCount(promised)} requests met their ` +
+            `Class ${line.service_class}: ${formatCount(met)} of ${formatCount(promised)} sequences met their ` +
             `${isFirst ? "TTFT" : "TPOT"} target in the last 10 minutes${targetOf(line)}`,
           sinceS,
           tenants: of(line),

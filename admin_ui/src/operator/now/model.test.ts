@@ -85,7 +85,7 @@ test("attainment says of how many", () => {
     ),
   );
   expect(figure?.value).toBe("90.0%");
-  expect(figure?.hint).toBe("9 of 10 requests, target 500 ms");
+  expect(figure?.hint).toBe("9 of 10 sequences, target 500 ms");
   expect(figure?.tone).toBe("fair");
 });
 

@@ -1,7 +1,13 @@
 /** What the Now page makes of the live events and of the last hour: figures, shapes, what is wrong. */
 
 import type { Schemas } from "../../api/client";
-import { formatCompact, formatCount, formatMs, formatPart } from "../../components/format";
+import {
+  formatCompact,
+  formatCount,
+  formatMs,
+  formatPart,
+  SEQUENCE_HELP,
+} from "../../components/format";
 
 export type Answer = Schemas["TimeSeriesAnswer"];
 export type Line = Schemas["TimeSeries"];
@@ -104,6 +110,8 @@ export interface Figure {
   label: string;
   value: string;
   hint: string;
+  /** What the hint's words mean. */
+  help?: string;
   values: (number | null)[];
   tone?: "good" | "fair" | "bad";
 }
@@ -247,7 +255,8 @@ export function attainment(answer: Answer | undefined): Figure[] {
           key: `${metric} ${line.service_class}`,
           label: `${TARGETS[metric]}, ${line.service_class}`,
           value: formatPart(met / promised),
-          hint: `${formatCount(met)} of ${formatCount(promised)} requests${targetOf(line)}`,
+          hint: `${formatCount(met)} of ${formatCount(promised)} sequences${targetOf(line)}`,
+          help: SEQUENCE_HELP,
           values: line.values,
           tone: toneOf(met / promised),
         };

@@ -127,7 +127,7 @@ function PriceTable({ prices, onOpen, more }: PriceTableProps) {
           maw="100%"
           truncate
           title={scopeWords(price)}
-          aria-label={`${scopeWords(price)}, version ${price.no}`}
+          aria-label={`${scopeWords(price)}, list ${price.no}`}
           onClick={() => onOpen(price.id)}
         >
           {scopeWords(price)}

@@ -39,7 +39,7 @@ export function PriceDetails({ price, onClose }: PriceDetailsProps) {
         <PriceBadge status={price.status} />
       </Group>
       <Text size="sm">
-        Version {price.no}, from {formatDate(price.effective_from)}
+        List {price.no}, from {formatDate(price.effective_from)}
         {price.effective_to ? ` until ${formatDate(price.effective_to)}` : ""}, in {price.currency}.
         {!isZero(price.minimum) &&
           ` Monthly minimum: ${formatMoney(price.minimum, price.currency)}.`}

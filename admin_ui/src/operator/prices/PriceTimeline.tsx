@@ -42,7 +42,7 @@ export function PriceTimeline({ prices, onOpen }: PriceTimelineProps) {
                     data-status={price.status}
                     style={{ left: part(left), width: part(width) }}
                     title={`${summary(price)} from ${formatDate(price.effective_from)}`}
-                    aria-label={`${summary(price)}, ${label}, version ${price.no}, from ${formatDate(price.effective_from)}`}
+                    aria-label={`${summary(price)}, ${label}, list ${price.no}, from ${formatDate(price.effective_from)}`}
                     onClick={() => onOpen(price.id)}
                     fz="xs"
                   >

@@ -3,7 +3,13 @@
 import { Text } from "@mantine/core";
 import { useId, useRef, useState } from "react";
 import { useNavigate } from "react-router";
-import { formatCount, formatDate, formatMs, formatPart } from "../../components/format";
+import {
+  formatCount,
+  formatDate,
+  formatMs,
+  formatPart,
+  SEQUENCE_HELP,
+} from "../../components/format";
 import { TenantDot } from "../../components/TenantName";
 import classes from "./LaneView.module.css";
 import { cellAt, colorOf, type Lane, type Promise_, requestsOf } from "./model";
@@ -37,7 +43,7 @@ export function LaneView({ lane, metric, targetLabel }: LaneViewProps) {
     );
   const said = cell
     ? `${formatDate(cell.startS)}: ${written(cell.met, cell.promised)}`
-    : `${formatCount(lane.met)} of ${formatCount(lane.promised)} in total`;
+    : `${formatCount(lane.met)} of ${formatCount(lane.promised)} sequences in total`;
   const target = lane.targetMs === null ? "" : `${targetLabel} ${formatMs(lane.targetMs)}`;
   return (
     <div className={classes.lane}>
@@ -106,7 +112,7 @@ export function LaneView({ lane, metric, targetLabel }: LaneViewProps) {
           ))}
         </svg>
       </div>
-      <Text size="sm" className={classes.said} data-testid="said">
+      <Text size="sm" className={classes.said} data-testid="said" title={SEQUENCE_HELP}>
         {cell ? (
           <>
             <span className={classes.time}>{formatDate(cell.startS)}</span>{" "}
@@ -131,7 +137,7 @@ function isWithin(index: number, at: number | null, from: number | null): boolea
 }
 
 export function written(met: number, promised: number): string {
-  if (promised === 0) return "no requests";
+  if (promised === 0) return "no sequences";
   return `${formatCount(met)}/${formatCount(promised)} · ${formatPart(met / promised)}`;
 }
 

@@ -55,7 +55,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Service"
-        description="Share of requests that met the latency targets of their plan, by class and by tenant. Tenants with the most missed targets come first."
+        description="Share of sequences that met the latency targets of their plan, by class and by tenant. Tenants with the most missed targets come first. A sequence is one generated answer or one embedded input."
         action={<RangePicker range={range} />}
       />
       <Stack gap="md">
@@ -185,10 +185,15 @@ const columnsOf = (metric: Promise_): Column<Row>[] => [
     align: "right",
     cell: ({ lane }) => (lane.targetMs === null ? "–" : formatMs(lane.targetMs)),
   },
-  { key: "met", header: "Met", align: "right", cell: ({ cell }) => formatCount(cell.met) },
+  {
+    key: "met",
+    header: "Sequences in target",
+    align: "right",
+    cell: ({ cell }) => formatCount(cell.met),
+  },
   {
     key: "promised",
-    header: "With target",
+    header: "Sequences with target",
     align: "right",
     cell: ({ cell }) => formatCount(cell.promised),
   },

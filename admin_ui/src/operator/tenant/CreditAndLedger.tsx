@@ -10,6 +10,7 @@ import { counted, formatCount, formatDate, formatMoney } from "../../components/
 import { Panel } from "../../components/Panel";
 import { Scrollable } from "../../components/Scrollable";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { accountName, kindName } from "../../tenant/credit/model";
 import type { Tenant } from "../tenants/queries";
 import { GrantModal } from "./GrantModal";
 import { creditOf } from "./model";
@@ -147,7 +148,7 @@ function Balances({ tenant }: { tenant: string }) {
             <Table.Tbody>
               {rows.map(({ account, nature, currency, balance }) => (
                 <Table.Tr key={`${account} ${currency}`}>
-                  <Table.Td>{account}</Table.Td>
+                  <Table.Td title={account}>{accountName(account)}</Table.Td>
                   <Table.Td c="dimmed">{nature}</Table.Td>
                   <Table.Td ta="right">{formatMoney(balance, currency)}</Table.Td>
                 </Table.Tr>
@@ -172,14 +173,14 @@ function Ledger({ tenant }: { tenant: string }) {
     );
   const columns: Column<Transaction>[] = [
     { key: "seq", header: "No.", align: "right", width: 70, cell: ({ seq }) => formatCount(seq) },
-    { key: "day", header: "Day", width: 110, cell: ({ day }) => day },
-    { key: "kind", header: "Kind", width: 120, cell: ({ kind }) => kind },
+    { key: "day", header: "Day (UTC)", width: 110, cell: ({ day }) => day },
+    { key: "kind", header: "Kind", width: 120, cell: ({ kind }) => kindName(kind) },
     {
       key: "entries",
       header: "Entries",
       cell: ({ entries, currency }) =>
         entries
-          .map(({ account, amount }) => `${account} ${formatMoney(amount, currency)}`)
+          .map(({ account, amount }) => `${accountName(account)} ${formatMoney(amount, currency)}`)
           .join(", "),
     },
     {

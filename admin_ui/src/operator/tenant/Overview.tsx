@@ -10,6 +10,7 @@ import { Panel } from "../../components/Panel";
 import { Stat } from "../../components/Stat";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { useAccountBudget } from "../../tenant/budget/queries";
+import { eventWords } from "../../tenant/overview/model";
 import { BUDGET_WORDS, budgetUse, type TenantCosts } from "../billing/model";
 import { useTenantCosts } from "../billing/queries";
 import { SpendChart } from "../billing/SpendChart";
@@ -181,7 +182,7 @@ function OwnPrices({ tenant }: { tenant: Tenant }) {
         {holding.map((price) => (
           <Group key={price.id} justify="space-between" gap="xs">
             <Anchor component={Link} to={`/operator/prices?price=${price.id}`} size="sm">
-              {scopeWords(price)}, version {price.no}
+              {scopeWords(price)}, list {price.no}
             </Anchor>
             <PriceBadge status={price.status} />
           </Group>
@@ -221,7 +222,9 @@ function Lately({ tenant }: { tenant: Tenant }) {
       <Stack gap={6}>
         {events.data?.data.map((event) => (
           <Group key={event.id} justify="space-between" gap="xs">
-            <Text size="sm">{event.type}</Text>
+            <Text size="sm" title={event.type}>
+              {eventWords(event)}
+            </Text>
             <Text size="sm" c="dimmed" className="numbers">
               {formatDate(event.created_at)}
             </Text>

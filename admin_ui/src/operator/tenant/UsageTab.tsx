@@ -38,6 +38,7 @@ export function UsageTab({ tenant }: { tenant: string }) {
           label="Tokens per day by class"
           kind="bars"
           isStacked
+          isDays
           times={times}
           series={classes.map(({ name, values }, index) => ({
             name: name || "no class",

@@ -45,7 +45,7 @@ function Traffic({ adapter: { name, traffic, month_costs } }: TabProps) {
             )}
           </Group>
         }
-        hint={`since ${formatDate(traffic.start)}`}
+        hint={`this hour and the 23 before it, since ${formatDate(traffic.start)}`}
       />
       <Stat
         label="Tokens, last 24 h"

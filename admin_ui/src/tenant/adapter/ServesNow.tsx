@@ -105,6 +105,13 @@ function Footnote({ version }: { version: AdapterVersion }) {
   );
 }
 
+/** A rejected version or a revoked one can not be reinstated. */
+function waysOut({ versions }: Adapter): string {
+  return versions.some(({ state }) => state === "deprecated")
+    ? "Upload a new version or reinstate a deprecated one."
+    : "Upload a new version.";
+}
+
 function Nothing({ adapter }: { adapter: Adapter }) {
   const waiting = adapter.versions.find(({ state }) => isPending(state));
   if (waiting)
@@ -118,7 +125,7 @@ function Nothing({ adapter }: { adapter: Adapter }) {
   return (
     <Stack gap="xs">
       <Text size="sm">
-        None. Requests for {adapter.name} get status 404. Upload a version or reinstate one.
+        None. Requests for {adapter.name} get status 404. {waysOut(adapter)}
       </Text>
       {adapter.serving.alias !== null && (
         <Text size="sm">

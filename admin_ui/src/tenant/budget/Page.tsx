@@ -21,7 +21,16 @@ import { formatDate } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
 import { Panel } from "../../components/Panel";
 import { ErrorState, TableSkeleton } from "../../components/states";
-import { type AccountBudget, bodyOf, currenciesFor, faultsIn, fieldsOf, isSet } from "./model";
+import {
+  type AccountBudget,
+  bodyOf,
+  currenciesFor,
+  faultsIn,
+  fieldsOf,
+  inFormWords,
+  isSet,
+  REFUSE,
+} from "./model";
 import { useAccountBudget, useDeleteBudget, usePutBudget } from "./queries";
 import { Standing } from "./Standing";
 
@@ -77,7 +86,7 @@ function Form({ budget }: { budget: AccountBudget }) {
   return (
     <Panel
       title={isSet(budget) ? "Change the budget" : "Set a budget"}
-      note="A change holds with the next request"
+      note="Takes effect with the next request"
     >
       <form onSubmit={submit} noValidate>
         <Stack maw={720}>
@@ -112,13 +121,15 @@ function Form({ budget }: { budget: AccountBudget }) {
             onChange={(thresholds) => set({ thresholds })}
           />
           <Checkbox
-            label="Refuse requests when the budget is used up"
+            label={REFUSE}
             description="Until the next month (UTC), or until the budget is raised"
             disabled={!mayChange}
             checked={fields.hard}
             onChange={(event) => set({ hard: event.currentTarget.checked })}
           />
-          {put.error && <ErrorState error={put.error} title="The budget was not saved" />}
+          {put.error && (
+            <ErrorState error={inFormWords(put.error)} title="The budget was not saved" />
+          )}
           {put.isSuccess && (
             <Alert color="teal" role="status">
               Saved.

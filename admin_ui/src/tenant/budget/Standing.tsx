@@ -34,8 +34,10 @@ export function Standing({ budget }: { budget: SetBudget }) {
           const told = budget.alerts.find((each) => each.threshold === threshold);
           return (
             <Text key={threshold} component="li" size="xs" c="dimmed" className="numbers">
-              {threshold}%:{" "}
-              {told ? `reached, told ${formatDate(told.reached_at)}` : "not reached this month"}
+              {threshold}%{" "}
+              {told
+                ? `reached, alert sent ${formatDate(told.reached_at)}`
+                : "not reached this month"}
             </Text>
           );
         })}

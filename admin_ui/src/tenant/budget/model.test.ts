@@ -7,6 +7,7 @@ import {
   faultsIn,
   fieldsOf,
   hiddenAs,
+  inFormWords,
   isSet,
   levelOf,
   usedPart,
@@ -87,4 +88,11 @@ describe("the alert", () => {
     expect(hiddenAs(next)).not.toBe(hidden);
     expect(hiddenAs({ ...SET, period: "2026-12" })).not.toBe(hidden);
   });
+});
+
+test("a refusal is told in the form's words", () => {
+  const error = new Error("Two currencies; set hard to false to get alerts only.");
+  expect(inFormWords(error).message).toBe(
+    "Two currencies; clear “Refuse requests when the budget is used up” to get alerts only.",
+  );
 });

@@ -34,6 +34,14 @@ export function bodyOf({ amount, currency, hard, thresholds }: BudgetFields) {
   return { amount, currency, hard, thresholds: thresholds.map(Number) };
 }
 
+export const REFUSE = "Refuse requests when the budget is used up";
+
+/** A refusal of the API's that names a field of the body, by what the form calls it. */
+export function inFormWords(error: Error): Error {
+  const words = error.message.replace("set hard to false", `clear “${REFUSE}”`);
+  return words === error.message ? error : new Error(words);
+}
+
 export interface Faults {
   amount?: string;
   thresholds?: string;

@@ -12,7 +12,7 @@ const ACCOUNTS: Record<string, string> = {
   cash: "Paid",
   tax: "Tax",
   rounding: "Rounding of invoices",
-  promotion: "Credit given to you",
+  promotion: "Credit given",
   "credit:granted": "Granted credit",
   "credit:bought": "Bought credit",
   "credit:lapsed": "Lapsed credit",

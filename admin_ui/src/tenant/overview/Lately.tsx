@@ -3,6 +3,7 @@ import { Link } from "react-router";
 import { formatAgo, formatDate } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { ErrorState } from "../../components/states";
+import { useKeyNames } from "../usage/queries";
 import { changes } from "./model";
 import { useDone, useEvents } from "./queries";
 
@@ -11,11 +12,12 @@ const SHOWN = 10;
 /** What happened, and what somebody did, newest first. */
 export function Lately({ mayAudit }: { mayAudit: boolean }) {
   const events = useEvents();
-  const done = useDone(mayAudit);
+  const done = useDone(mayAudit); // whoever may see the log may see keys
+  const keys = useKeyNames(mayAudit);
   const nowS = Date.now() / 1000;
   // Both or none: one that comes later would stand between those of the other.
-  const isKnown = !events.isLoading && !done.isLoading;
-  const found = isKnown ? changes(events.data ?? [], done.data ?? [], SHOWN) : [];
+  const isKnown = !events.isLoading && !done.isLoading && !keys.isLoading;
+  const found = isKnown ? changes(events.data ?? [], done.data ?? [], SHOWN, keys.data) : [];
   return (
     <Panel title="Recent changes">
       {events.error && !events.data && <ErrorState error={events.error} />}

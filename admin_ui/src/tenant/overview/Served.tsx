@@ -2,7 +2,13 @@
 
 import { Anchor, SimpleGrid, Skeleton, Text } from "@mantine/core";
 import { Link } from "react-router";
-import { formatCompact, formatCount, formatMs, formatPart } from "../../components/format";
+import {
+  formatCompact,
+  formatCount,
+  formatMs,
+  formatPart,
+  SEQUENCE_HELP,
+} from "../../components/format";
 import { Panel } from "../../components/Panel";
 import type { Range } from "../../components/range";
 import { ErrorState } from "../../components/states";
@@ -101,7 +107,7 @@ function PromiseKept({ answer, metric, title, range, stale, onOpen }: PromisePro
   return (
     <Panel
       title={title}
-      note={met ? promiseOf(met) : "…"}
+      note={met ? <span title={SEQUENCE_HELP}>{promiseOf(met)}</span> : "…"}
       stale={stale}
       action={
         <Anchor component={Link} to={slowest(range.startS, range.endS)} size="sm">
@@ -128,7 +134,7 @@ function PromiseKept({ answer, metric, title, range, stale, onOpen }: PromisePro
 function promiseOf({ met, promised, targetMs }: Kept): string {
   if (promised === 0) return "Your plan has no target, or no requests finished in this period.";
   const target = targetMs === null ? "Target" : `Target ${formatMs(targetMs)}`;
-  return `${target} met by ${formatCount(met)} of ${formatCount(promised)} requests (${formatPart(met / promised)})`;
+  return `${target} met by ${formatCount(met)} of ${formatCount(promised)} sequences (${formatPart(met / promised)})`;
 }
 
 function Errors({ answer, range, stale, onOpen }: ChartProps) {

@@ -66,6 +66,7 @@ function InCurrency({ of, forecast }: { of: CurrencyForecast; forecast: Forecast
         <TimeSeries
           label={`Cost by day, ${of.currency}`}
           kind="bars"
+          isDays
           times={times}
           series={series}
           height={120}

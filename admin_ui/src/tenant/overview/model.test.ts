@@ -5,6 +5,7 @@ import {
   changes,
   daysOf,
   errorsOf,
+  eventWords,
   type Forecast,
   kept,
   partOf,
@@ -146,6 +147,39 @@ describe("what changed lately", () => {
       ["API key revoked", "Ada", "/keys"],
       ["tone@2 is ready", null, "/adapters/tone"],
     ]);
+  });
+});
+
+describe("a budget's event", () => {
+  const data = {
+    budget: "key_month",
+    api_key_id: "key_1",
+    currency: "EUR",
+    cap: "25.000000000000",
+  };
+  const event = {
+    id: "evt_1",
+    object: "event",
+    type: "budget.hard",
+    created_at: "2026-11-20T10:00:00Z",
+    data,
+  } as const;
+
+  it("names the key and the amount, and leads to the limits", () => {
+    const keys = new Map([["key_1", "ci"]]);
+    expect(changes([event], [], 1, keys)).toMatchObject([
+      { what: "The monthly budget of €25.00 of API key ci is used up", to: "/limits" },
+    ]);
+    expect(eventWords(event)).toBe("The monthly budget of €25.00 of API key key_1 is used up");
+  });
+
+  it("tells what it knows", () => {
+    expect(eventWords({ ...event, type: "budget.soft", data: {} })).toBe(
+      "The budget reached its soft limit",
+    );
+    expect(eventWords({ ...event, data: { budget: "credit" } })).toBe(
+      "The prepaid credit is used up",
+    );
   });
 });
 

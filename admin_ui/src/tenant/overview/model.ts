@@ -1,6 +1,7 @@
 /** What the overview makes of a forecast, of how one was served, and of what changed lately. */
 
 import type { Schemas } from "../../api/client";
+import { formatAmount, formatMoney } from "../../components/format";
 import type { Series } from "../../components/series";
 
 export type Forecast = Schemas["Forecast"];
@@ -120,16 +121,43 @@ export interface Change {
 const TOLD: Record<string, (of: (name: string) => string) => string> = {
   "adapter.active": (of) => `${of("adapter")}@${of("version")} is ready`,
   "adapter.rejected": (of) => `${of("adapter")}@${of("version")} was rejected`,
+  "adapter.no_effect_measured": (of) =>
+    `${of("adapter")}@${of("version")} has no measurable effect`,
   "adapter.damaged": (of) => `The stored content of ${of("adapter")}@${of("version")} is damaged`,
   "budget.alert": (of) => `${of("threshold")}% of the account budget is reached`,
-  "budget.soft": () => "A budget reached its soft limit",
-  "budget.hard": () => "A budget is used up",
   "invoice.final": (of) => `Invoice ${of("number")} was issued`,
   "invoice.void": (of) => `Invoice ${of("number")} was voided`,
   "invoice.credited": (of) => `Credit note issued: ${of("number")}`,
   "key.created": (of) => `API key created: ${of("name")}`,
   "rollout.rolled_back": (of) => `${of("adapter")}@${of("alias")} was rolled back`,
 };
+
+const BUDGETS: Record<string, string> = {
+  key_day: "daily budget",
+  key_month: "monthly budget",
+  account_month: "monthly account budget",
+  plan_day: "plan's daily budget",
+  plan_month: "plan's monthly budget",
+};
+
+/** "The monthly budget of €25.00 of API key ci is used up": how much it is, and whose. */
+function budgetWords({ type, data }: Event, keys: ReadonlyMap<string, string>): string {
+  const text = (name: string) => (typeof data[name] === "string" ? data[name] : "");
+  if (text("budget") === "credit") return "The prepaid credit is used up";
+  const key = text("api_key_id");
+  const whose = key && ` of API key ${keys.get(key) ?? key}`;
+  const [cap, currency] = [text("cap"), text("currency")];
+  const amount = cap && ` of ${currency ? formatMoney(cap, currency) : formatAmount(cap)}`;
+  const what = type === "budget.hard" ? "is used up" : "reached its soft limit";
+  return `The ${BUDGETS[text("budget")] ?? "budget"}${amount}${whose} ${what}`;
+}
+
+/** What an event says, to people; `keys`: names of API keys, as far as they are known. */
+export function eventWords(event: Event, keys: ReadonlyMap<string, string> = new Map()): string {
+  if (event.type === "budget.hard" || event.type === "budget.soft") return budgetWords(event, keys);
+  const of = (name: string) => String(event.data[name] ?? "").trim();
+  return TOLD[event.type]?.(of).trim() ?? inWords(event.type);
+}
 
 /** Entries of the log that say what an event says in better words. */
 const TOLD_TWICE = [
@@ -145,13 +173,14 @@ export function changes(
   events: readonly Event[],
   entries: readonly AuditEntry[],
   count: number,
+  keys: ReadonlyMap<string, string> = new Map(),
 ): Change[] {
   const told = events.map((event): Change => {
     const of = (name: string) => String(event.data[name] ?? "").trim();
     return {
       id: event.id,
       atS: Date.parse(event.created_at) / 1000,
-      what: TOLD[event.type]?.(of).trim() ?? inWords(event.type),
+      what: eventWords(event, keys),
       by: null,
       to: addressOf(event.type, of),
     };
@@ -193,7 +222,10 @@ function inWords(type: string): string {
 function addressOf(type: string, of: (name: string) => string): string | null {
   if (type.startsWith("invoice")) return of("id") ? `/invoices/${of("id")}` : "/invoices";
   if (type.startsWith("budget.alert") || type.startsWith("account_budget")) return "/budget";
-  if (type.startsWith("budget")) return "/usage";
+  if (type.startsWith("budget")) {
+    if (of("budget") === "account_month") return "/budget";
+    return of("budget") === "credit" ? "/credit" : "/limits";
+  }
   if (type.startsWith("key") || type.startsWith("api_key")) return "/keys";
   const adapter = of("adapter");
   if (adapter) return `/adapters/${encodeURIComponent(adapter)}`;

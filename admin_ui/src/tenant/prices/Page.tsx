@@ -46,7 +46,7 @@ export default function Page() {
             key={price.id}
             title={`${nameOf(price)}, from ${formatDate(price.effective_from)}`}
             price={price}
-            why={`Announced: it holds from ${formatDate(price.effective_from)}.`}
+            why={`Scheduled: it applies from ${formatDate(price.effective_from)}.`}
           />
         ))}
       </Stack>

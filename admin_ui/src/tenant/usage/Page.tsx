@@ -115,6 +115,7 @@ export default function Page() {
             view={view}
             measure={measure}
             by={by}
+            isDays={window.bucket === "1d"}
             stale={stale}
             onPick={(startS) =>
               navigate(requests({}, startS, startS + (window.bucket === "1h" ? 3600 : 86_400)))

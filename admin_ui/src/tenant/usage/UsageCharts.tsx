@@ -8,6 +8,7 @@ interface UsageChartsProps {
   view: View;
   measure: Measure;
   by: Group;
+  isDays: boolean;
   stale: string | null;
   /** A bar leads to the requests behind it, a range that is drawn to those in it. */
   onPick: (startS: number) => void;
@@ -26,7 +27,15 @@ const BY: Record<Group, string> = {
 };
 
 /** Bars by day or hour; of money a chart for each currency, for they cannot be added. */
-export function UsageCharts({ view, measure, by, stale, onPick, onBrush }: UsageChartsProps) {
+export function UsageCharts({
+  view,
+  measure,
+  by,
+  isDays,
+  stale,
+  onPick,
+  onBrush,
+}: UsageChartsProps) {
   return (
     <Stack gap="md" mb="md">
       {view.charts.map(({ key, series }) => {
@@ -43,6 +52,7 @@ export function UsageCharts({ view, measure, by, stale, onPick, onBrush }: Usage
               label={title}
               kind="bars"
               isStacked
+              isDays={isDays}
               times={view.times}
               series={series}
               height={240}

@@ -80,6 +80,12 @@ _CALLS = {
 """Items that are calls, and the field that says what of."""
 
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+SHOWN_FIELDS: dict[str, tuple[str, ...]] = {
+    "message": ("role", "content"),
+    **{kind: ("call_id", "name", field) for kind, field in _CALLS.items()},
+    **dict.fromkeys(_OUTPUTS, ("call_id", "output")),
+}
+"""What the model is shown of items of each type."""
 WARNINGS_MAX = 20
 _NAMES = {
     "messages": "input",
@@ -89,12 +95,19 @@ _NAMES = {
 """Of the chat's fields, where an error names one."""
 
 
+def _why(body: ResponseRequest, name: str) -> str | None:
+    """In the words that clients know, where there are some."""
+    if name == "background" and body.store is False:
+        return "background can only be used when `store` is true, and not on this server"
+    return None
+
+
 def as_chat(body: ResponseRequest, earlier: Sequence[InputItem] = ()) -> ChatCompletionRequest:
     """`earlier` items stand before the body's input, as if they were sent with it. Raises
     BadRequestError for what is not supported, by the names of this body."""
     for name, neutral in _NEUTRAL.items():
         if getattr(body, name) not in neutral:
-            raise unsupported(name)
+            raise unsupported(name, _why(body, name))
     if not (_NOTHING_TO_INCLUDE | {LOGPROBS}).issuperset(body.include or ()):
         raise unsupported("include")
     is_scored = LOGPROBS in (body.include or ())

@@ -3,13 +3,14 @@ them."""
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from tenora_platform.auth import TenantContext, require_scope
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.requests import AdmittedTenant, chat_session, streamed, whole
 from tenora_platform.inference.responses.answer import response_stream, response_whole
@@ -22,9 +23,11 @@ from tenora_platform.inference.responses.schemas import (
 from tenora_platform.inference.responses.storing import (
     asked_of,
     earlier_items,
+    members_of,
     page_of_items,
     store_warnings,
 )
+from tenora_platform.inference.tokenising import gone_through
 from tenora_platform.inference.warning_header import warn
 from tenora_platform.schemas import After, Deleted, Limit
 from tenora_platform.state import State
@@ -43,7 +46,9 @@ async def create_response(
     """OpenAI's responses, for text and functions. Stored, and so to be gone on from by
     `previous_response_id`, where the tenant's plan and its own settings allow it."""
     with in_its_words():
-        chat = as_chat(body, await earlier_items(state, tenant, body))
+        earlier = await earlier_items(state, tenant, body)
+        making, members = partial(as_chat, body, earlier), members_of([*earlier, *body.input])
+        chat = await gone_through(state.long_texts, tenant.tenant_id, members, making)
         session = await chat_session(request, state, tenant, chat, kind="resp", asked=body)
     warn(session, warnings(body) + store_warnings(tenant, body))
     asked = asked_of(tenant, body)
@@ -74,7 +79,19 @@ async def delete_response(response_id: str, state: State, tenant: InferenceTenan
     return Deleted(id=response_id, object="response")
 
 
-@router.get("/v1/responses/{response_id}/input_items")
+@router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
+async def cancel_response(response_id: str, state: State, tenant: InferenceTenant) -> Response:
+    """Cancel a response that runs in the background. None does here: those that are stored are
+    refused."""
+    await state.responses.response(tenant, response_id)
+    raise BadRequestError(
+        "Cannot cancel a synchronous response. Close its connection while it runs.",
+        param="response_id",
+        code="invalid_value",
+    )
+
+
+@router.get("/v1/responses/{response_id}/input_items", response_model=ResponseInputItems)
 async def list_input_items(
     response_id: str,
     state: State,
@@ -84,7 +101,8 @@ async def list_input_items(
         Literal["asc", "desc"], Query(description="Order in which the items stand")
     ] = "desc",
     after: After = None,
-) -> ResponseInputItems:
+) -> Response:
     """List the items of a stored response's own input, without the conversation before it."""
-    text = await state.responses.input(tenant, response_id)
-    return await asyncio.to_thread(page_of_items, text, order, after, limit)
+    made = partial(page_of_items, order=order, after=after, limit=limit)
+    page = await state.responses.input(tenant, response_id, made)
+    return Response(page, media_type="application/json")
