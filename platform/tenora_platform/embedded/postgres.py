@@ -226,8 +226,8 @@ class EmbeddedPostgres:
                 if self.ended() is not None or time.monotonic() > deadline:
                     self.stop()
                     raise EmbeddedServerError(
-                        f"The embedded PostgreSQL did not start ({str(error).strip()}). The end "
-                        f"of its log ({self.log}): {last_words(self.log)}"
+                        f"The embedded PostgreSQL did not start. The end of its log, "
+                        f"{self.log}, is: {last_words(self.log)}"
                     ) from error
                 time.sleep(0.05)
 

@@ -172,9 +172,18 @@ def command_of(pid: int) -> str:
     return raw.replace(b"\0", b" ").decode(errors="replace").strip()
 
 
-def last_words(log: Path, size: int = 1500) -> str:
-    """The end of a log file, for an error message."""
-    return log.read_text(errors="replace")[-size:].strip() if log.exists() else "(no log)"
+_MARKS = ("FATAL", "PANIC", "HINT", "# ")  # of PostgreSQL and of Valkey
+
+
+def last_words(log: Path, size: int = 1500, lines: int = 3) -> str:
+    """The last lines of a server's log, those of errors where it marks them: for an error message
+    of one paragraph."""
+    if not log.exists():
+        return "(no log)"
+    said = [line.strip() for line in log.read_text(errors="replace")[-size:].splitlines()]
+    said = [line for line in said if "the database system is starting up" not in line]
+    marked = [line for line in said if any(mark in line for mark in _MARKS)]
+    return " / ".join((marked or [line for line in said if line])[-lines:])
 
 
 def _signal(pid: int, number: int) -> bool:

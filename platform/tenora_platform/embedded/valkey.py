@@ -148,8 +148,8 @@ class EmbeddedValkey:
                     if self.ended() is not None or time.monotonic() > deadline:
                         self.stop()
                         raise EmbeddedServerError(
-                            f"The embedded Valkey did not start ({error}). The end of its log "
-                            f"({self.log}): {last_words(self.log)}"
+                            f"The embedded Valkey did not start. The end of its log, {self.log}, "
+                            f"is: {last_words(self.log)}"
                         ) from error
                     time.sleep(0.02)
         finally:
