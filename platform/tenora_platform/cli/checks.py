@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from ipaddress import ip_address
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -86,6 +87,23 @@ def open_to_others(folder: Path) -> str | None:
         return None
     what = "write to" if mode & 0o022 else "read"
     return f"other users can {what} {folder}; close it with: chmod 700 {folder}"
+
+
+def plain_http(settings: Settings) -> str | None:
+    """What to do about keys and sessions that other machines send unencrypted."""
+    if settings.base_url.startswith("https://") or _is_loopback(settings.host):
+        return None
+    return (
+        "keys and sessions travel unencrypted over http; put a proxy with TLS in front and set "
+        "TENORA_PUBLIC_URL to its https address"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_folders(settings: Settings) -> None:

@@ -219,12 +219,14 @@ def check_intake(_: Settings) -> Finding:
 
 
 def check_port(settings: Settings) -> Finding:
-    from tenora_platform.cli.checks import check_address
+    from tenora_platform.cli.checks import check_address, plain_http
 
     try:
         check_address(settings.host, settings.port)
     except CliError as error:
         return Finding("port", "note", f"{error} (Perhaps Tenora itself is running.)")
+    if said := plain_http(settings):
+        return Finding("port", "note", said)
     return Finding("port", "ok", f"{settings.host}:{settings.port} is free")
 
 

@@ -23,6 +23,7 @@ from tenora_platform.cli.checks import (
     check_folders,
     check_model_folder,
     open_to_others,
+    plain_http,
 )
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.servers import running_servers
@@ -69,7 +70,7 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
     console = Console(highlight=False, soft_wrap=True)
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     check_folders(settings)
-    if said := open_to_others(settings.data_dir):
+    for said in filter(None, (open_to_others(settings.data_dir), plain_http(settings))):
         console.print(f"tenora: {said}")
     secret = settings.server_secret()
     with running_servers(settings, secret) as ready:
