@@ -20,7 +20,7 @@ from tenora_platform.audit import routes as audit_routes
 from tenora_platform.auth import current_tenant
 from tenora_platform.background import Work, all_work, doing
 from tenora_platform.billing import routes as billing_routes
-from tenora_platform.bodies import BodyGate
+from tenora_platform.bodies import BodyGate, OpenBodies
 from tenora_platform.budgets import account_routes
 from tenora_platform.budgets import routes as budgets_routes
 from tenora_platform.compression import Compression
@@ -132,7 +132,8 @@ def create_app(
     portal = Portal(settings.portal_dir or portal_folder(), secure=secure)
     app.router.default = portal.instead_of(app.router.default)
     app.add_middleware(Idempotency)
-    app.add_middleware(BodyGate)
+    app.state.bodies = OpenBodies()
+    app.add_middleware(BodyGate, bodies=app.state.bodies)
     app.add_middleware(Compression)
     if settings.cors_origins:
         app.add_middleware(

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from api_harness import ADMIN_KEY, Api
 from people import Person, session_of_key, signed_in
 from platform_fixtures import MakeApi
-from tenora_platform.people.sessions import COOKIE, OPEN_MAX, SECURE_COOKIE
+from tenora_platform.people.sessions import COOKIE, SECURE_COOKIE
 
 
 async def test_a_key_becomes_a_cookie(api: Api) -> None:

@@ -10,8 +10,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tenora_platform.cli.errors import CliError, plain_words
+from tenora_platform.connections import FILES_KEPT, raise_open_files
 from tenora_platform.processes.listening import listen
+from tenora_platform.serving import CONNECTIONS_MIN
 from tenora_platform.settings import Settings
+
+_CONNECTIONS_WANTED = 512
 
 
 def check_address(host: str, port: int) -> None:
@@ -87,6 +91,18 @@ def open_to_others(folder: Path) -> str | None:
         return None
     what = "write to" if mode & 0o022 else "read"
     return f"other users can {what} {folder}; close it with: chmod 700 {folder}"
+
+
+def few_files() -> str | None:
+    """What to do about a limit of open files that leaves few connections."""
+    files = raise_open_files()
+    left = files - FILES_KEPT
+    if left >= _CONNECTIONS_WANTED:
+        return None
+    return (
+        f"the limit of {files} open files leaves {max(left, CONNECTIONS_MIN)} connections for each "
+        f"API process; raise it with: ulimit -n {FILES_KEPT + _CONNECTIONS_WANTED}"
+    )
 
 
 def plain_http(settings: Settings) -> str | None:

@@ -58,6 +58,7 @@ def report(settings: Settings) -> bool:
         check_model,
         check_memory,
         check_data_dir,
+        check_open_files,
         check_parts,
         check_intake,
         check_port,
@@ -194,6 +195,14 @@ def check_data_dir(settings: Settings) -> Finding:
     if said := open_to_others(folder):
         return Finding("data", "note", said)
     return Finding("data", "ok", f"{folder} is closed to other users")
+
+
+def check_open_files(_: Settings) -> Finding:
+    """Whether the limit of open files leaves enough connections."""
+    from tenora_platform.cli.checks import few_files
+
+    said = few_files()
+    return Finding("files", "note" if said else "ok", said or "the limit of open files is enough")
 
 
 def check_parts(settings: Settings) -> Finding:

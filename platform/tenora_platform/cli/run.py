@@ -22,6 +22,7 @@ from tenora_platform.cli.checks import (
     check_device,
     check_folders,
     check_model_folder,
+    few_files,
     open_to_others,
     plain_http,
 )
@@ -70,7 +71,9 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
     console = Console(highlight=False, soft_wrap=True)
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     check_folders(settings)
-    for said in filter(None, (open_to_others(settings.data_dir), plain_http(settings))):
+    for said in filter(
+        None, (open_to_others(settings.data_dir), plain_http(settings), few_files())
+    ):
         console.print(f"tenora: {said}")
     secret = settings.server_secret()
     with running_servers(settings, secret) as ready:

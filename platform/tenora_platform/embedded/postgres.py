@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.engine import URL
 
+from tenora_platform.db import libpq_url
 from tenora_platform.embedded.process import (
     EmbeddedServerError,
     as_user,
@@ -208,7 +209,7 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + _START_S
         while True:
             try:
-                with psycopg.connect(_conninfo(url), autocommit=True, connect_timeout=5) as link:
+                with psycopg.connect(libpq_url(url), autocommit=True, connect_timeout=5) as link:
                     found = link.execute(
                         "select 1 from pg_database where datname = %s", (DATABASE,)
                     )
@@ -246,10 +247,6 @@ class EmbeddedPostgres:
             pid_file.unlink()
             for stale in self.folder.glob(".s.PGSQL.*"):
                 stale.unlink()
-
-
-def _conninfo(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
 
 
 def _give(folder: Path, uid: int, gid: int) -> None:

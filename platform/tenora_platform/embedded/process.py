@@ -41,6 +41,7 @@ def server_user() -> pwd.struct_passwd | None:
     """PostgreSQL refuses to run as root: then it runs as `postgres` if there is such a user, else
     as `nobody`. None: as ourselves."""
     if os.geteuid() != 0:
+        _require_name(os.geteuid())
         return None
     for name in ("postgres", "nobody"):
         try:
@@ -51,6 +52,18 @@ def server_user() -> pwd.struct_passwd | None:
         "PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody' "
         "to run it as. Run Tenora as an ordinary user, or set TENORA_DATABASE_URL to a server."
     )
+
+
+def _require_name(uid: int) -> None:
+    """Raises EmbeddedServerError for a user id without a name, as containers are given."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError as error:
+        raise EmbeddedServerError(
+            f"PostgreSQL needs a name for its user, and the user id {uid} has none in /etc/passwd. "
+            f"Add a line such as tenora:x:{uid}:0::/tmp:/sbin/nologin, or set TENORA_DATABASE_URL "
+            "to a server."
+        ) from error
 
 
 def as_user(
