@@ -8,6 +8,7 @@ import { createRoot } from "react-dom/client";
 import { BrowserRouter } from "react-router";
 import { App } from "./App";
 import { watchInputs } from "./api/attention";
+import { BASE } from "./api/base";
 import { SessionProvider } from "./api/context";
 import { styleNonce } from "./components/nonce";
 import { Toaster } from "./components/Toaster";
@@ -30,7 +31,7 @@ if (root !== null)
       >
         <Toaster />
         <SessionProvider>
-          <BrowserRouter>
+          <BrowserRouter basename={BASE}>
             <App />
           </BrowserRouter>
         </SessionProvider>

@@ -128,8 +128,12 @@ def create_app(
 
     app = application(lifespan)
     app.state.tenora = state
+    if settings.path_prefix:
+        app.servers = [{"url": settings.path_prefix}]
     secure = settings.base_url.startswith("https://")
-    portal = Portal(settings.portal_dir or portal_folder(), secure=secure)
+    portal = Portal(
+        settings.portal_dir or portal_folder(), secure=secure, prefix=settings.path_prefix
+    )
     app.router.default = portal.instead_of(app.router.default)
     app.add_middleware(Idempotency)
     app.state.bodies = OpenBodies()
@@ -144,7 +148,10 @@ def create_app(
             expose_headers=EXPOSED_HEADERS,
         )
     app.add_middleware(
-        RequestEdge, metrics=metrics, answered=(state.answers.note, state.rejected.note)
+        RequestEdge,
+        metrics=metrics,
+        answered=(state.answers.note, state.rejected.note),
+        prefix=settings.path_prefix,
     )
     return app
 

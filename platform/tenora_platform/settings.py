@@ -36,6 +36,7 @@ from tenora_platform.secret import SECRET_MIN, ServerSecret, load_secret
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+_PUBLIC_URL = re.compile(r"^https?://[^/?#\s]+(/[A-Za-z0-9._~-]+)*/?$")
 _SAFE_URL = re.compile(r"^(https://[^/?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?)[^?#]*$")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(|[kmgt]i?)b?\s*$", re.IGNORECASE)
 
@@ -321,6 +322,15 @@ class Settings(BaseSettings):
             pass
         raise ValueError(f"must be a URL, such as {example}")
 
+    @field_validator("public_url")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None and not _PUBLIC_URL.match(value):
+            raise ValueError(
+                "must be an address such as https://tenora.example or https://example.com/tenora"
+            )
+        return value
+
     @model_validator(mode="after")
     def _sign_in_is_whole(self) -> Settings:
         if self.oidc_issuer is None:
@@ -343,6 +353,12 @@ class Settings(BaseSettings):
     def base_url(self) -> str:
         """Where people reach us, without a slash at its end."""
         return self.public_url.rstrip("/") if self.public_url is not None else self._own_url
+
+    @property
+    def path_prefix(self) -> str:
+        """The path of the public URL, below which a proxy shows us, such as `/tenora`; "" at the
+        root of its host."""
+        return urlsplit(self.base_url).path
 
     @property
     def canary_base_url(self) -> str:

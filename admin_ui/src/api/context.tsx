@@ -13,6 +13,7 @@ import {
   useRef,
   useState,
 } from "react";
+import { at } from "./base";
 import { createClient, createHooks, type FetchClient, type QueryHooks } from "./client";
 import { ApiError, describe } from "./errors";
 import {
@@ -113,7 +114,7 @@ export function SessionProvider({ children }: { children: ReactNode }) {
     setNotice(null);
     setSession(null);
     tellTabs("over");
-    window.location.assign(elsewhere ?? "/"); // the next person starts at the start
+    window.location.assign(elsewhere ?? at("/")); // the next person starts at the start
   }, [session]);
   const goTo = useCallback((place: Place) => {
     choosePlace(place);

@@ -96,7 +96,8 @@ def told_to_a_person(request: Request, error: ApiError) -> Response:
     """Back to the portal, which has words for it; to a program the error itself."""
     if "text/html" not in request.headers.get("accept", ""):
         raise error
-    return RedirectResponse(f"/?sign_in={quote(error.code or 'failed')}", 303)
+    prefix = state_of(request).settings.path_prefix
+    return RedirectResponse(f"{prefix}/?sign_in={quote(error.code or 'failed')}", 303)
 
 
 CurrentSession = Annotated[Current, Depends(current_session)]
@@ -161,7 +162,9 @@ async def _come_back(request: Request, provider: Provider, state: AppState) -> R
         chains = {each.tenant_id for each in members}
         begun = await _begin(request, state, session, chains, person_id=person.id)
         await state.auth.commit_ended(session, begun.ended)
-    response = RedirectResponse(next_path, 303)
+    prefix = state.settings.path_prefix
+    below = next_path if next_path.startswith(f"{prefix}/") else prefix + next_path
+    response = RedirectResponse(below, 303)
     set_session(request, response, begun.token)
     return response
 
