@@ -16,6 +16,7 @@ const DOOR: Rolldown.CodeSplittingGroup = {
 };
 
 export default defineConfig({
+  base: "./", // below <base>, into which the platform puts its path (portal.py)
   plugins: [react(), mantineStyles(), preloads(CHUNKS)],
   // The platform puts a fresh nonce into its place with each answer (portal.py).
   html: { cspNonce: "__TENORA_CSP_NONCE__" },

@@ -7,6 +7,8 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { BrowserRouter } from "react-router";
 import { App } from "./App";
+import { watchInputs } from "./api/attention";
+import { BASE } from "./api/base";
 import { SessionProvider } from "./api/context";
 import { styleNonce } from "./components/nonce";
 import { Toaster } from "./components/Toaster";
@@ -15,6 +17,7 @@ import { cssVariables, theme } from "./components/theme";
 /** Its chunk is also loaded by the page of the API's description, which has no such element. */
 const root = document.getElementById("root");
 
+watchInputs(window);
 setNonce(styleNonce()); // for the styles of react-remove-scroll, under Mantine's dialogs
 
 if (root !== null)
@@ -28,7 +31,7 @@ if (root !== null)
       >
         <Toaster />
         <SessionProvider>
-          <BrowserRouter>
+          <BrowserRouter basename={BASE}>
             <App />
           </BrowserRouter>
         </SessionProvider>

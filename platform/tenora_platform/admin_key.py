@@ -40,7 +40,7 @@ def has_admin_key(settings: Settings, urls: DatabaseUrls) -> bool:
 def make_admin_key(settings: Settings, secret: ServerSecret) -> str:
     """One more admin key, valid from the next start. Show it now: it cannot be had again."""
     key = make_key("tna").text
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     hashes = (*_read(settings), hash_key(key, secret))
     keep_made_keys(settings, hashes)
     return key

@@ -20,7 +20,7 @@ from tenora_platform.audit import routes as audit_routes
 from tenora_platform.auth import current_tenant
 from tenora_platform.background import Work, all_work, doing
 from tenora_platform.billing import routes as billing_routes
-from tenora_platform.bodies import BodyGate
+from tenora_platform.bodies import BodyGate, OpenBodies
 from tenora_platform.budgets import account_routes
 from tenora_platform.budgets import routes as budgets_routes
 from tenora_platform.compression import Compression
@@ -128,11 +128,16 @@ def create_app(
 
     app = application(lifespan)
     app.state.tenora = state
+    if settings.path_prefix:
+        app.servers = [{"url": settings.path_prefix}]
     secure = settings.base_url.startswith("https://")
-    portal = Portal(settings.portal_dir or portal_folder(), secure=secure)
+    portal = Portal(
+        settings.portal_dir or portal_folder(), secure=secure, prefix=settings.path_prefix
+    )
     app.router.default = portal.instead_of(app.router.default)
     app.add_middleware(Idempotency)
-    app.add_middleware(BodyGate)
+    app.state.bodies = OpenBodies()
+    app.add_middleware(BodyGate, bodies=app.state.bodies)
     app.add_middleware(Compression)
     if settings.cors_origins:
         app.add_middleware(
@@ -143,7 +148,10 @@ def create_app(
             expose_headers=EXPOSED_HEADERS,
         )
     app.add_middleware(
-        RequestEdge, metrics=metrics, answered=(state.answers.note, state.rejected.note)
+        RequestEdge,
+        metrics=metrics,
+        answered=(state.answers.note, state.rejected.note),
+        prefix=settings.path_prefix,
     )
     return app
 

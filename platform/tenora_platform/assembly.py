@@ -33,6 +33,7 @@ from tenora_platform.live.since import Since
 from tenora_platform.object_store import open_object_store
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
+from tenora_platform.people.attempts import SignInAttempts
 from tenora_platform.people.oidc import provider_of
 from tenora_platform.people.sessions import Sessions
 from tenora_platform.processes.presence import Presence, Process, Role, this_process
@@ -127,6 +128,7 @@ def build_state(
             ),
             cache_s=settings.auth_cache_s,
         ),
+        attempts=SignInAttempts(redis, metrics),
         resolver=Resolver(db, redis, secret),
         provider=provider_of(settings, secret),
         outcomes=Outcomes(redis),

@@ -30,11 +30,12 @@ from tenora_platform.people.cookies import (
     KEY_HEADER,
     SAFE_METHODS,
     TENANT_HEADER,
+    is_use,
+    kept_token,
     names_a_key,
     session_token,
 )
 from tenora_platform.people.rights import MemberRole, Right, role_may
-from tenora_platform.people.sessions import COOKIE
 
 # What others own and is had from here as well.
 __all__ = [
@@ -95,7 +96,7 @@ async def _tenant_of(request: Request, wanted: str | None) -> TenantContext:
     auth = _authenticator(request)
     session = session_token(request, auth.sessions)
     if session is not None:
-        return await auth.tenant_of_session(session, wanted)
+        return await auth.tenant_of_session(session, wanted, is_use=is_use(request))
     token = bearer_token(request)
     if await auth.admins.find(token) is not None:
         raise ForbiddenError(
@@ -112,7 +113,7 @@ async def current_admin(request: Request) -> AdminContext:
     auth = _authenticator(request)
     session = session_token(request, auth.sessions)
     if session is not None:
-        return await auth.admin_of_session(session)
+        return await auth.admin_of_session(session, is_use=is_use(request))
     token = bearer_token(request)
     admin = await auth.admins.find(token)
     if admin is not None:
@@ -134,11 +135,11 @@ async def current_caller(request: Request) -> TenantContext | AdminContext:
         token = bearer_token(request)
         return await auth.admins.find(token) or await auth.tenant(token)
     wanted = request.headers.get(TENANT_HEADER)
-    signed = await auth.sessions.find(session)
+    signed = await auth.sessions.find(session, is_use=is_use(request))
     operators = any(member.tenant_id is None for member in signed.members)
     if signed.admin_key_id is not None or (operators and wanted is None):
-        return await auth.admin_of_session(session)
-    return await auth.tenant_of_session(session, wanted)
+        return await auth.admin_of_session(session, is_use=is_use(request))
+    return await auth.tenant_of_session(session, wanted, is_use=is_use(request))
 
 
 CurrentTenant = Annotated[TenantContext, Depends(current_tenant)]
@@ -211,7 +212,7 @@ def role_if_any(*roles: Role) -> BeforeBody[AdminContext | None]:
     @BeforeBody
     async def of_role_if_any(request: Request) -> AdminContext | None:
         by_session = not names_a_key(request)
-        if by_session and COOKIE not in request.cookies:
+        if by_session and kept_token(request) is None:
             return None
         try:
             return _within(await current_admin(request), roles)

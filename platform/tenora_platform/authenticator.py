@@ -3,7 +3,7 @@ keys, tenants and plans as rows, and no request."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +31,8 @@ from tenora_platform.single_flight import SingleFlight
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 
 _EPOCH = "tenora:auth:epoch"
+_LOOK_UP_S = 60
+"""Longer than any look-up in the database lasts."""
 _log = structlog.get_logger(__name__)
 
 
@@ -79,17 +81,22 @@ class Authenticator:
         digest = hash_key(token, self._secret)
         return await self._remembered(digest, lambda: self._of_key(prefix, digest))
 
-    async def tenant_of_session(self, token: str, wanted: str | None) -> TenantContext:
+    async def tenant_of_session(
+        self, token: str, wanted: str | None, *, is_use: bool = True
+    ) -> TenantContext:
         """The tenant of a key's session; of a person's the one that is `wanted`, or the only one.
         Raises UnauthorizedError for a session that is over, or its key; ForbiddenError where there
         is none; BadRequestError where there are several."""
-        digest = f"{self.sessions.hash_of(token)}:{hash_key(wanted or '', self._secret)}"
-        return await self._remembered(digest, lambda: self._of_session(token, wanted))
+        # Use is noted where the database is asked: what is remembered without use is not used.
+        which = f"{hash_key(wanted or '', self._secret)}:{int(is_use)}"
+        digest = f"{self.sessions.hash_of(token)}:{which}"
+        over = _over_key(self.sessions.hash_of(token))
+        return await self._remembered(digest, lambda: self._of_session(token, wanted, is_use), over)
 
-    async def admin_of_session(self, token: str) -> AdminContext:
+    async def admin_of_session(self, token: str, *, is_use: bool = True) -> AdminContext:
         """Asks the database each time, as AdminKeys does. Raises UnauthorizedError for a session
         that is over, or its key, and ForbiddenError for one that is not the operator's."""
-        signed = await self.sessions.find(token)
+        signed = await self.sessions.find(token, is_use=is_use)
         if signed.admin_key_id is None:
             return AdminContext(
                 key_id=str(signed.person_id), role=operator_role(signed), is_person=True
@@ -98,10 +105,14 @@ class Authenticator:
             return await self.admins.of_id(session, signed.admin_key_id, signed.key_prefix)
 
     async def _remembered(
-        self, digest: str, look_up: Callable[[], Awaitable[tuple[TenantContext, datetime | None]]]
+        self,
+        digest: str,
+        look_up: Callable[[], Awaitable[tuple[TenantContext, datetime | None]]],
+        over: str | None = None,
     ) -> TenantContext:
-        """What `look_up` says, or said a few seconds ago if nothing was changed since."""
-        epoch, known = await self._recall(digest)
+        """What `look_up` says, or said a few seconds ago if nothing was changed since: neither the
+        epoch nor, of a session, the key that is set when it ends."""
+        epoch, known = await self._recall(digest, over)
         if known is not None and not has_passed(known.expires_at):
             return known.context
 
@@ -121,9 +132,9 @@ class Authenticator:
             return await self._look_up(session, prefix, digest)
 
     async def _of_session(
-        self, token: str, wanted: str | None
+        self, token: str, wanted: str | None, is_use: bool
     ) -> tuple[TenantContext, datetime | None]:
-        signed = await self.sessions.find(token)
+        signed = await self.sessions.find(token, is_use=is_use)
         tenant_id, role = chosen_tenant(signed, wanted)
         async with self._db.tenant_session(tenant_id) as session:
             until: datetime | None = signed.good_until
@@ -150,6 +161,22 @@ class Authenticator:
         """Commit now, then forget: a look-up between the two would remember the old row again."""
         await session.commit()
         await self.invalidate()
+
+    async def commit_ended(self, session: AsyncSession, hashes: Sequence[str]) -> None:
+        """Commit, then forget sessions that have ended, and nobody else's. Their marks outlive a
+        look-up that read the row before."""
+        await session.commit()
+        if not hashes:
+            return
+        try:
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for each in hashes:
+                    pipe.set(_over_key(each), 1, ex=self._cache_s + _LOOK_UP_S)
+                await pipe.execute()
+        except RedisError as error:
+            _log.warning(
+                "sessions could not be forgotten", reason=str(error), stale_s=self._cache_s
+            )
 
     async def _look_up(
         self, session: AsyncSession, prefix: str, digest: str
@@ -211,17 +238,20 @@ class Authenticator:
             "namespace": tenant_namespace(self._secret, tenant.id, tenant.trust_group),
         }
 
-    async def _recall(self, digest: str) -> tuple[str | None, _Known | None]:
+    async def _recall(
+        self, digest: str, over: str | None = None
+    ) -> tuple[str | None, _Known | None]:
         """The current epoch (None: Redis does not answer) and the remembered key, if still good."""
         if self._cache_s == 0:
             return None, None
         try:
-            raw_epoch, raw = await self._redis.mget([_EPOCH, _cache_key(digest)])
+            keys = [_EPOCH, _cache_key(digest), *([] if over is None else [over])]
+            raw_epoch, raw, *is_over = await self._redis.mget(keys)
         except RedisError as error:
             _log.warning("key cache not reachable", reason=str(error))
             return None, None
         epoch = _bytes(raw_epoch).decode() if raw_epoch else "0"
-        if raw is None:
+        if raw is None or is_over not in ([], [None]):
             return epoch, None
         known = msgspec.msgpack.decode(_bytes(raw), type=_Known)
         return epoch, known if known.epoch == epoch else None
@@ -242,6 +272,10 @@ class Authenticator:
 def _bytes(value: bytes | str) -> bytes:
     """Redis gives bytes, as we connect; its types allow for both."""
     return value if isinstance(value, bytes) else value.encode()
+
+
+def _over_key(session_hash: str) -> str:
+    return f"tenora:auth:over:{session_hash}"
 
 
 def _cache_key(digest: str) -> str:

@@ -4,11 +4,13 @@ much may come, and what nobody reads ends its connection. Knows bytes, neither k
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenora_platform.errors import ApiError, TooLargeError, WhileReading
+from tenora_platform.errors import ApiError, TooLargeError, WhileReading, server_stopping
 
 VALUES_MAX = 16_384
 """Of a JSON body, as `json_bodies` counts, where nothing else is said."""
@@ -31,6 +33,8 @@ class RequestBody:
         self.allowed_bytes: int | None = None
         self.values_max = VALUES_MAX
         self._refusal: ApiError | None = None
+        self._end: ApiError | None = None
+        self._reader: asyncio.Task[object] | None = None  # who waits for more of it
         self._receive = receive
         self._received_bytes = 0
 
@@ -58,13 +62,34 @@ class RequestBody:
         if not self.is_open:
             # Only who sends a file listens here, for the client to leave, and is done soon.
             await asyncio.get_running_loop().create_future()
-        message = await self._receive()
+        message = await self._next()
         if message["type"] == "http.request":
             self._received_bytes += len(message.get("body", b""))
             self.ended = not message.get("more_body")
             if self._refusal is not None and self._received_bytes > (self.allowed_bytes or 0):
                 raise WhileReading(self._refusal)
         return message
+
+    def end(self, error: ApiError) -> None:
+        """Whoever reads it, or will, meets this error unless all of it has come."""
+        if self.ended:
+            return
+        self._end = error
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _next(self) -> Message:
+        if self._end is not None and not self.ended:
+            raise WhileReading(self._end)
+        reader = self._reader = asyncio.current_task()
+        try:
+            return await self._receive()
+        except asyncio.CancelledError:
+            if self._end is None or reader is None or reader.uncancel() > 0:
+                raise
+            raise WhileReading(self._end) from None
+        finally:
+            self._reader = None
 
     async def discard(self) -> None:
         """Throw the rest away, within LINGER_BYTES and LINGER_S."""
@@ -79,13 +104,36 @@ class RequestBody:
             pass  # it has had its time
 
 
+class OpenBodies:
+    """The bodies of one process that are still coming."""
+
+    def __init__(self) -> None:
+        self._open: set[RequestBody] = set()
+
+    @contextmanager
+    def holding(self, body: RequestBody) -> Iterator[None]:
+        """The body counts as open while the block runs."""
+        self._open.add(body)
+        try:
+            yield
+        finally:
+            self._open.discard(body)
+
+    def end_all(self) -> None:
+        """The server stops: answer those whose bodies have not come whole."""
+        stopping = server_stopping()
+        for body in list(self._open):
+            body.end(stopping)
+
+
 class BodyGate:
     """Pure ASGI, around the application: gives each request its closed `RequestBody`. An answer
     that leaves much of one unread is sent at once; what was read of the rest for a while after that
     is thrown away, then the connection ends."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, bodies: OpenBodies) -> None:
         self.app = app
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,7 +141,12 @@ class BodyGate:
             return
         body = RequestBody(scope, receive)
         scope.setdefault("state", {})["body"] = body
-        await self.app(scope, body.receive, _closing(body, send) if body.much_is_left else send)
+        if body.ended:
+            await self.app(scope, body.receive, send)
+            return
+        with self._bodies.holding(body):
+            closing = _closing(body, send) if body.much_is_left else send
+            await self.app(scope, body.receive, closing)
 
 
 def body_of(request: Request) -> RequestBody:

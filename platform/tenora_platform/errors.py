@@ -206,6 +206,14 @@ class UnavailableError(ApiError):
         self.headers["retry-after"] = str(-(-retry_after_ms // 1000))
 
 
+def server_stopping() -> UnavailableError:
+    """What a request meets that a stopping server can wait for no longer."""
+    return UnavailableError(
+        "The server is shutting down and ended this request early; send it again.",
+        code="server_stopping",
+    )
+
+
 class WhileReading(HTTPException):
     """An ApiError met while a body is read: FastAPI lets only this kind through there."""
 

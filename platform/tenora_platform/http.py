@@ -28,16 +28,23 @@ class RequestEdge:
     id. Nothing is buffered, so a client that goes away is seen at once."""
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, answered: Sequence[Callable[[Scope, int], None]]
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        answered: Sequence[Callable[[Scope, int], None]],
+        prefix: str = "",
     ) -> None:
         self.app = app
         self.metrics = metrics
         self.answered = answered
+        self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if self._prefix:
+            _drop_prefix(scope, self._prefix)
         ulid = new_ulid()
         request_id = id_in_header(scope) or f"req_{ulid}"
         scope.setdefault("state", {}).update(request_id=request_id, request_ulid=ulid)
@@ -81,3 +88,11 @@ class RequestEdge:
                 self.metrics.record_request(scope["method"], path, status, elapsed_s)
                 for note in self.answered:
                     note(scope, status)
+
+
+def _drop_prefix(scope: Scope, prefix: str) -> None:
+    """Take away the path below which a proxy shows us, unless the proxy has done so."""
+    path = scope["path"]
+    if path == prefix or path.startswith(f"{prefix}/"):
+        scope["path"] = path.removeprefix(prefix) or "/"
+        scope["raw_path"] = scope.get("raw_path", b"").removeprefix(prefix.encode()) or b"/"

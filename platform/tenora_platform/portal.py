@@ -51,9 +51,11 @@ described at /openapi.json.
 """
 _NONCE = "__TENORA_CSP_NONCE__"
 """What stands for the nonce in the built pages (admin_ui/vite.config.ts)."""
+_BASE = '<base href="/"'
+"""What stands for the path below which the built pages are."""
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:;"
-    " font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none';"
+    " font-src 'self'; connect-src 'self'; base-uri 'self'; form-action 'none';"
     " frame-ancestors 'none'"
 )
 """Scripts are files of ours, and nothing else is run. Mantine writes styles into the page, under
@@ -70,7 +72,7 @@ _HTTPS_ONLY = "max-age=31536000"
 """For a year, browsers do not come back without TLS. Other hosts of the domain are not ours."""
 _PRELOADS = "preloads.json"
 """Each page's address to the files that it loads (admin_ui/preloads.mjs)."""
-_SESSION = '<link rel="preload" as="fetch" href="/auth/session" crossorigin>'
+_SESSION = "auth/session"
 """What the portal asks first (admin_ui/src/api/session.ts), asked before it runs."""
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 """The smallest first: how a file is sent, and what its name then ends with (admin_ui/compress.mjs
@@ -82,10 +84,11 @@ _KINDS.add_type("text/plain", ".md")
 
 class Portal:
     """Files under `folder`, looked up per request so that a build is seen without a restart.
-    `secure`: people reach it by https alone."""
+    `secure`: people reach it by https alone; `prefix`: below this path, as `/tenora`."""
 
-    def __init__(self, folder: Path, *, secure: bool = False) -> None:
+    def __init__(self, folder: Path, *, secure: bool = False, prefix: str = "") -> None:
         self._folder = folder.resolve()
+        self._base = f"{prefix}/"
         self._always = _ALWAYS | ({"strict-transport-security": _HTTPS_ONLY} if secure else {})
 
     @property
@@ -116,12 +119,12 @@ class Portal:
         file = page or self._file(path)
         if file is None and self.built and is_for_a_person(path, asked):
             # The portal says that there is no such page, and where the others are.
-            return _html(self._folder / "index.html", "", status=404)
+            return self._html(self._folder / "index.html", "", status=404)
         if file is None:
             raise HTTPException(404)
         if file.suffix != ".html":
             return _sent_as(file, asked)
-        return _html(file, "" if file.name == "docs.html" else self._preloads(path))
+        return self._html(file, "" if file.name == "docs.html" else self._preloads(path))
 
     def _page(self, path: str) -> Path | None:
         if path == DOCS:
@@ -136,7 +139,27 @@ class Portal:
         except FileNotFoundError:
             return ""
         fitting = (files for address, files in pages.items() if _fits(path, address))
-        return _SESSION + "".join(map(_preload, next(fitting, ())))
+        asked = f'<link rel="preload" as="fetch" href="{self._base}{_SESSION}" crossorigin>'
+        return asked + "".join(map(self._preload, next(fitting, ())))
+
+    def _preload(self, file: str) -> str:
+        kind = "stylesheet" if file.endswith(".css") else "modulepreload"
+        return f'<link rel="{kind}" href="{self._base}{file}" crossorigin>'
+
+    def _html(self, file: Path, links: str, status: int = 200) -> Response:
+        """The page under a policy and nonce of its own. Never kept: a page from before would come
+        with the nonce of then."""
+        nonce = secrets.token_urlsafe(16)
+        headers = {
+            "content-security-policy": _POLICY.format(nonce=nonce),
+            "cache-control": "no-store",
+            "cross-origin-opener-policy": "same-origin",
+            "x-frame-options": "DENY",
+        }
+        page = file.read_text(encoding="utf-8").replace(_NONCE, nonce)
+        page = page.replace(_BASE, f'<base href="{self._base}"', 1)
+        page = page.replace("</head>", f"{links}</head>", 1)
+        return HTMLResponse(page, status_code=status, headers=headers)
 
     def _file(self, path: str) -> Path | None:
         """The file of that name, or None. Raises 404 for what can be no name."""
@@ -175,27 +198,7 @@ def _fits(path: str, address: str) -> bool:
     )
 
 
-def _preload(file: str) -> str:
-    kind = "stylesheet" if file.endswith(".css") else "modulepreload"
-    return f'<link rel="{kind}" href="/{file}" crossorigin>'
-
-
 def is_for_a_person(path: str, asked: Headers) -> bool:
     """Whether a browser opens the address as a page; programs ask the API's for JSON."""
     is_page = "text/html" in asked.get("accept", "")
     return is_page and not path.startswith(("/v1/", "/admin/v1/", "/auth/", "/assets/"))
-
-
-def _html(file: Path, links: str, status: int = 200) -> Response:
-    """The page under a policy and nonce of its own. Never kept: a page from before would come with
-    the nonce of then."""
-    nonce = secrets.token_urlsafe(16)
-    headers = {
-        "content-security-policy": _POLICY.format(nonce=nonce),
-        "cache-control": "no-store",
-        "cross-origin-opener-policy": "same-origin",
-        "x-frame-options": "DENY",
-    }
-    page = file.read_text(encoding="utf-8").replace(_NONCE, nonce)
-    page = page.replace("</head>", f"{links}</head>", 1)
-    return HTMLResponse(page, status_code=status, headers=headers)

@@ -14,6 +14,10 @@ _LEFT_BY_US = ("postgres/data", "objects", "outbox", "admin_keys")
 """In a data directory: who has one of these had a secret before."""
 
 
+SECRET_MIN = 32
+"""Characters of a server secret."""
+
+
 class SecretLostError(Exception):
     """The secret is not where it was; says how to bring it back."""
 
@@ -46,14 +50,15 @@ def load_secret(data_dir: Path, configured: str | None) -> ServerSecret:
     path = data_dir / "secret"
     if not path.exists():
         _refuse_beside_data(data_dir, path)
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_private(path, secrets.token_hex(32) + "\n")
     try:
         kept = path.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
         raise SecretLostError(_lost(path, "is not text: it is damaged")) from error
-    if not kept:
-        raise SecretLostError(_lost(path, "is empty"))
+    if len(kept) < SECRET_MIN:
+        how = f"has only {len(kept)} of at least {SECRET_MIN} characters" if kept else "is empty"
+        raise SecretLostError(_lost(path, how))
     return ServerSecret(kept.encode())
 
 
@@ -67,7 +72,7 @@ def kept_secret(data_dir: Path, configured: str | None) -> ServerSecret | None:
 
 def keep_secret(data_dir: Path, secret: ServerSecret) -> None:
     """Put it where `load_secret` finds it, unless another is there."""
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     _make_private(data_dir / "secret", secret.root.decode() + "\n")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,13 +25,14 @@ _ARRIVING_S = 0.25
 """For requests whose connections were accepted before nobody new was: uvicorn closes a connection
 that has none at once, and whoever was about to send one is refused without a word."""
 
+CONNECTIONS_MIN = 16
 _LAST_WORDS_S = 5  # for what was told to end, after which it is cut off
 
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
     """What the settings say, within what the process may open; raises its limit first."""
     files = raise_open_files()
-    total = max(16, min(settings.max_connections or files, files - FILES_KEPT))
+    total = max(CONNECTIONS_MIN, min(settings.max_connections or files, files - FILES_KEPT))
     return ConnectionLimits(
         total=total,
         per_address=min(settings.max_address_connections, total),
@@ -43,7 +44,7 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
 class PlatformServer(uvicorn.Server):
     """Serves `app`; `started` is called when it takes connections. When it is told to stop,
     `end_streams` is called at once and ends what would last for ever; requests have `drain_s`, then
-    `end_all` ends them with words."""
+    each of `end_all` ends some of them with words."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class PlatformServer(uvicorn.Server):
         settings: Settings,
         *,
         limits: ConnectionLimits,
-        end_all: Callable[[], None],
+        end_all: Sequence[Callable[[], None]],
         end_streams: Callable[[], None] = lambda: None,
         lifespan: bool = True,
         started: Callable[[], None] = lambda: None,
@@ -90,11 +91,13 @@ class PlatformServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._end_streams()
-        timer = asyncio.get_running_loop().call_later(self._drain_s, self._end_all)
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(self._drain_s, end) for end in self._end_all]
         for server in self.servers:
             server.close()
         try:
             await asyncio.sleep(_ARRIVING_S)
             await super().shutdown(sockets)
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()

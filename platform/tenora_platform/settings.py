@@ -7,8 +7,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tenora_engine.config import (
@@ -23,10 +32,11 @@ from tenora_engine.text.tool_formats import ToolFormatName
 from tenora_platform.gpu import choose_device
 from tenora_platform.installation import InstallationName
 from tenora_platform.resources import default_draft_layer, is_installed
-from tenora_platform.secret import ServerSecret, load_secret
+from tenora_platform.secret import SECRET_MIN, ServerSecret, load_secret
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+_PUBLIC_URL = re.compile(r"^https?://[^/?#\s]+(/[A-Za-z0-9._~-]+)*/?$")
 _SAFE_URL = re.compile(r"^(https://[^/?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?)[^?#]*$")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(|[kmgt]i?)b?\s*$", re.IGNORECASE)
 
@@ -43,6 +53,33 @@ def parse_size(value: Any) -> int:
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]
+ADMIN_KEY_MIN = 16
+"""Characters of a configured admin key; of the server secret, `secret.SECRET_MIN`."""
+
+
+def _long_enough(name: str, least: int) -> AfterValidator:
+    def check(value: SecretStr) -> SecretStr:
+        if len(value.get_secret_value().strip()) < least:
+            raise ValueError(
+                f"{name} must have at least {least} characters; `openssl rand -hex 32` makes one"
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+_SERVERS = {
+    "database_url": (
+        "postgresql://user:password@host:5432/database",
+        ("postgresql", "postgres"),
+    ),
+    "redis_url": ("redis://:password@host:6379/0", ("redis", "rediss", "unix")),
+}
+
+
+def _is_blank(value: object) -> bool:
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    return isinstance(text, str) and not text.strip()
 
 
 class Settings(BaseSettings):
@@ -59,9 +96,9 @@ class Settings(BaseSettings):
     """Port to listen on."""
     workers: int = Field(default=1, ge=1)
     """Number of API processes behind the port."""
-    admin_key: SecretStr | None = None
+    admin_key: Annotated[SecretStr, _long_enough("TENORA_ADMIN_KEY", ADMIN_KEY_MIN)] | None = None
     """The first admin key; generated and shown once if not set."""
-    secret: SecretStr | None = None
+    secret: Annotated[SecretStr, _long_enough("TENORA_SECRET", SECRET_MIN)] | None = None
     """The server secret, the same for all processes; kept in the data directory if not set."""
     max_body: Size = 8 * 1024**2
     """Maximum JSON body of an inference request; other requests can have 1 MiB."""
@@ -265,6 +302,35 @@ class Settings(BaseSettings):
     """Record every step's plan and result to this file, to replay with `tenora bench replay`. It
     contains what users wrote."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_absent(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Compose files and shells set what is unset to an empty string."""
+        return {name: value for name, value in given.items() if not _is_blank(value)}
+
+    @field_validator("database_url", "redis_url")
+    @classmethod
+    def _is_url(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Without the value in the error: it may hold a password."""
+        example, schemes = _SERVERS[str(info.field_name)]
+        if value is None:
+            return None
+        try:
+            if urlsplit(value).scheme.partition("+")[0] in schemes:
+                return value
+        except ValueError:
+            pass
+        raise ValueError(f"must be a URL, such as {example}")
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None and not _PUBLIC_URL.match(value):
+            raise ValueError(
+                "must be an address such as https://tenora.example or https://example.com/tenora"
+            )
+        return value
+
     @model_validator(mode="after")
     def _sign_in_is_whole(self) -> Settings:
         if self.oidc_issuer is None:
@@ -287,6 +353,12 @@ class Settings(BaseSettings):
     def base_url(self) -> str:
         """Where people reach us, without a slash at its end."""
         return self.public_url.rstrip("/") if self.public_url is not None else self._own_url
+
+    @property
+    def path_prefix(self) -> str:
+        """The path of the public URL, below which a proxy shows us, such as `/tenora`; "" at the
+        root of its host."""
+        return urlsplit(self.base_url).path
 
     @property
     def canary_base_url(self) -> str:

@@ -28,6 +28,7 @@ from tenora_platform.limits.service import Limits
 from tenora_platform.live.hub import Hub
 from tenora_platform.live.since import Since
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.people.attempts import SignInAttempts
 from tenora_platform.people.oidc import Provider
 from tenora_platform.processes.presence import Presence
 from tenora_platform.receipts.keeper import ContentsKeeper
@@ -76,6 +77,7 @@ class AppState:
     engine: EngineClient
     engine_life: EngineLife
     auth: Authenticator
+    attempts: SignInAttempts
     provider: Provider | None  # of people's sign-in; None: by keys alone
     resolver: Resolver
     outcomes: Outcomes

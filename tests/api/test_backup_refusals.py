@@ -203,14 +203,14 @@ def test_a_manifest_that_was_changed(backup: Path, empty: Settings) -> None:
 
 
 def test_another_secret(backup: Path, empty: Settings, machine: Settings) -> None:
-    text = refused(empty, "restore", str(backup), secret="another")
+    text = refused(empty, "restore", str(backup), secret="another" * 5)
     assert "TENORA_SECRET is another server secret" in text
     machine.data_dir.mkdir()
-    (machine.data_dir / "secret").write_text("of this machine\n")
+    (machine.data_dir / "secret").write_text(f"{'of this machine' * 3}\n")
     assert "secret is another server secret" in refused(
         machine, "restore", str(backup), secret=None
     )
-    assert (machine.data_dir / "secret").read_text() == "of this machine\n"
+    assert (machine.data_dir / "secret").read_text() == f"{'of this machine' * 3}\n"
     untouched(empty)
 
 

@@ -178,7 +178,7 @@ async def test_a_check_cannot_change_what_it_checks(
 async def test_what_is_within_its_reach(
     checker: Checker, model: ModelInfo, weights: BinaryIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TENORA_SECRET", "not for checks")
+    monkeypatch.setenv("TENORA_SECRET", "this secret is not for checks at all")
     taken = confinement()
     checked = await checker.check(b"reach", weights, model, 16)
     found = ast.literal_eval(checked.report.problems[0].message)

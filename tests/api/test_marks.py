@@ -24,8 +24,8 @@ from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
 OURS = mark_of(DEFAULT, ServerSecret(SECRET.encode()))
-GREEN = mark_of(Installation("green"), ServerSecret(b"other"))
-NAMESAKE = mark_of(DEFAULT, ServerSecret(b"other"))
+GREEN = mark_of(Installation("green"), ServerSecret(b"other" * 7))
+NAMESAKE = mark_of(DEFAULT, ServerSecret(b"other" * 7))
 
 
 def numbered(url: str, number: int) -> str:
@@ -43,9 +43,13 @@ async def marked(redis: Redis, mark: str) -> None:
 @pytest.fixture
 def second(servers: Servers, settings: Settings, tmp_path: Path) -> Settings:
     """Another installation, with a database and a secret of its own, on the same Redis."""
-    changes = {"installation": "green", "secret": SecretStr("other"), "data_dir": tmp_path / "data"}
+    changes = {
+        "installation": "green",
+        "secret": SecretStr("other" * 7),
+        "data_dir": tmp_path / "data",
+    }
     url = servers.new_database()
-    prepare_database(database_urls(url, ServerSecret(b"other"), Installation("green")))
+    prepare_database(database_urls(url, ServerSecret(b"other" * 7), Installation("green")))
     return settings.model_copy(update={**changes, "database_url": url})
 
 

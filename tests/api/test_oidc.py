@@ -16,10 +16,12 @@ from sqlalchemy import text
 
 from api_harness import Api, running_api
 from oidc_provider import CLIENT, PUBLIC_URL, Browser, RunningProvider, certified_provider
-from tenora_platform.people.auth_routes import FLOW_COOKIE, is_local
+from tenora_platform.people.auth_routes import is_local
 from tenora_platform.people.oidc import Provider
-from tenora_platform.people.sessions import COOKIE
+from tenora_platform.people.sessions import SECURE_COOKIE as COOKIE
 from tenora_platform.settings import Settings
+
+FLOW = "__Host-tenora_sign_in"
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +113,7 @@ async def test_there_and_back(api: Api, browser: Browser) -> None:
     first = next(url for url in browser.seen if "/auth?" in url)
     for asked in ("code_challenge_method=S256", "state=", "nonce=", "response_type=code"):
         assert asked in first
-    assert FLOW_COOKIE not in browser.http.cookies
+    assert FLOW not in browser.http.cookies
 
 
 async def test_the_same_person_again(api: Api, browser: Browser) -> None:
@@ -359,11 +361,11 @@ async def test_a_flow_that_does_not_fit_the_token(api: Api, browser: Browser, fi
     provider = api.state.provider
     assert isinstance(provider, Provider)
     seal = provider._seal
-    flow = msgspec.json.decode(seal.decrypt(browser.http.cookies[FLOW_COOKIE]))
+    flow = msgspec.json.decode(seal.decrypt(browser.http.cookies[FLOW]))
     flow[field] = "another" * 9
     browser.http.cookies.clear()
     sealed = seal.encrypt(msgspec.json.encode(flow)).decode()
-    browser.http.cookies.set(FLOW_COOKIE, sealed, domain="tenora.example")
+    browser.http.cookies.set(FLOW, sealed, domain="tenora.example")
     assert code_of(await browser.open(url)) == (401, "sign_in_refused")
 
 

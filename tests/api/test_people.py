@@ -81,6 +81,41 @@ async def test_a_tenants_session_sees_its_own_people_and_joins_nobody(api: Api) 
                 await session.execute(text(statement))
 
 
+@pytest.mark.parametrize(
+    ("email", "verified", "joins"),
+    [
+        ("BOSS@Example.com", True, True),
+        ("boss@example.com", False, False),
+        ("bo\u017fs@example.com", True, False),  # a long s, which folds into s
+        ("boss@stra\u00dfe.example", True, False),
+        ("boss@strasse.example", True, False),
+    ],
+)
+async def test_an_invitation_is_for_that_address_alone(
+    api: Api, email: str, verified: bool, joins: bool
+) -> None:
+    tenant = await api.new_tenant()
+    invited = "boss@stra\u00dfe.example" if "strasse" in email else "boss@example.com"
+    body = {"role": "owner", "email": invited}
+    made = await api.admin("POST", f"/admin/v1/tenants/{tenant.id}/invitations", json=body)
+    token = made.json()["link"].partition("#")[2]
+    person = await signed_in(api, email=email, verified=verified)
+    answer = await person.call("POST", "/auth/invitations/accept", json={"token": token})
+    assert (answer.status_code == 200) is joins, answer.text
+
+
+async def test_an_unverified_email_is_marked_wherever_it_is_shown(api: Api) -> None:
+    tenant = await api.new_tenant()
+    person = await signed_in(api, (tenant.id, "owner"), email="boss@example.com", verified=False)
+    (listed,) = (await person.call("GET", "/v1/people")).json()["data"]
+    assert (listed["email"], listed["email_verified"]) == ("boss@example.com", False)
+    assert (await person.call("GET", "/v1/me")).json()["person"]["email_verified"] is False
+    session = (await person.call("GET", "/auth/session")).json()
+    assert session["person"]["email_verified"] is False
+    entries = (await api.admin("GET", f"/admin/v1/audit_logs?tenant_id={tenant.id}")).json()
+    assert "boss@example.com (unverified)" in str(entries)
+
+
 async def test_what_a_person_uses_is_under_their_id_and_within_the_plan(api: Api) -> None:
     await api.put_plan("narrow", {"requests_per_min": 2})
     tenant = await api.new_tenant(plan="narrow")

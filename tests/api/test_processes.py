@@ -192,7 +192,7 @@ def test_metrics_of_supervisors_that_ended_are_removed(tmp_path: Path) -> None:
 
 def test_a_part_is_given_all_settings_and_secrets_in_its_line(tmp_path: Path) -> None:
     settings = Settings(
-        data_dir=tmp_path, secret=SecretStr("s3"), admin_key=SecretStr("a1"), memory=2**31
+        data_dir=tmp_path, secret=SecretStr("s3" * 16), admin_key=SecretStr("a1" * 8), memory=2**31
     )
     given = Handover("api-2", settings, engine_address(settings), tmp_path, "api-2.0", 7)
     line = given.to_line()
@@ -200,16 +200,16 @@ def test_a_part_is_given_all_settings_and_secrets_in_its_line(tmp_path: Path) ->
     taken = Handover.from_line(line)
     assert taken == given
     assert taken.settings.secret is not None
-    assert taken.settings.secret.get_secret_value() == "s3"
+    assert taken.settings.secret.get_secret_value() == "s3" * 16
 
 
 def test_parts_that_share_a_secret_find_each_other(tmp_path: Path) -> None:
-    one = engine_address(Settings(data_dir=tmp_path / "a", secret=SecretStr("same")))
-    two = engine_address(Settings(data_dir=tmp_path / "a", secret=SecretStr("same")))
+    one = engine_address(Settings(data_dir=tmp_path / "a", secret=SecretStr("same" * 8)))
+    two = engine_address(Settings(data_dir=tmp_path / "a", secret=SecretStr("same" * 8)))
     assert one == two
     assert one.endpoint == f"ipc://{tmp_path}/a/engine/engine.sock"
     assert (tmp_path / "a/engine").stat().st_mode & 0o777 == 0o700
-    other = engine_address(Settings(data_dir=tmp_path / "a", secret=SecretStr("another")))
+    other = engine_address(Settings(data_dir=tmp_path / "a", secret=SecretStr("another" * 5)))
     assert other.token != one.token
     assert isinstance(one.keys, CurveKeys)
     assert other.keys != one.keys
@@ -217,7 +217,9 @@ def test_parts_that_share_a_secret_find_each_other(tmp_path: Path) -> None:
     with pytest.raises(CliError, match="CURVE") as refused:
         engine_address(Settings(data_dir=tmp_path / "b", engine=far))
     assert "TENORA_SECRET" in str(refused.value.hint)
-    reached = engine_address(Settings(data_dir=tmp_path / "b", engine=far, secret=SecretStr("s")))
+    reached = engine_address(
+        Settings(data_dir=tmp_path / "b", engine=far, secret=SecretStr("s" * 32))
+    )
     assert reached.endpoint == far
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from api_harness import ADMIN_KEY, Api
 from people import Person, session_of_key, signed_in
 from platform_fixtures import MakeApi
-from tenora_platform.people.sessions import COOKIE
+from tenora_platform.people.sessions import COOKIE, SECURE_COOKIE
 
 
 async def test_a_key_becomes_a_cookie(api: Api) -> None:
@@ -43,7 +43,13 @@ async def test_a_key_becomes_a_cookie(api: Api) -> None:
 async def test_behind_https_the_cookie_is_secure(make_api: MakeApi) -> None:
     async with make_api(public_url="https://tenora.example") as api:
         answer = await api.http.post("/auth/session", json={"key": ADMIN_KEY})
+        assert answer.headers["set-cookie"].startswith(f"{SECURE_COOKIE}=")
         assert "Secure" in answer.headers["set-cookie"]
+        cookie = answer.cookies[SECURE_COOKIE]
+        for name, status in ((SECURE_COOKIE, 200), (COOKIE, 401)):
+            api.http.cookies.clear()
+            again = await api.http.get("/auth/session", headers={"cookie": f"{name}={cookie}"})
+            assert again.status_code == status, name
 
 
 async def test_a_session_may_what_its_key_may(api: Api) -> None:

@@ -20,7 +20,7 @@ from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
 
 ADMIN_KEY = "admin-key-of-the-tests"
-SECRET = "server-secret-of-the-tests"
+SECRET = "the-server-secret-of-all-the-tests"
 STREAMS = ("/v1/events/stream", "/admin/v1/events")
 
 

@@ -45,8 +45,8 @@ async def signed_in(
         for tenant_id, role in belongs:
             await service.join(session, api.state.audit, row, tenant_id, role, invitation=None)
         origin = Origin("192.0.2.7", "a test")
-        token, _ = await api.state.auth.sessions.begin(session, origin, person_id=row.id)
-    return Person(api, row.id, token)
+        begun = await api.state.auth.sessions.begin(session, origin, person_id=row.id)
+    return Person(api, row.id, begun.token)
 
 
 async def session_of_key(api: Api, key: str) -> Person:

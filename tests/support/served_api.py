@@ -36,7 +36,7 @@ async def served(api: Api, limits: ConnectionLimits | None = None) -> AsyncItera
             api.app,
             state.settings,
             limits=limits,
-            end_all=state.flights.end_all,
+            end_all=(state.flights.end_all, api.app.state.bodies.end_all),
             end_streams=state.live.end_all,
             lifespan=False,
         )

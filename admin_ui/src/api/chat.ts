@@ -1,5 +1,6 @@
 /** One streamed chat completion: what arrives becomes calls, times are taken where they happen. */
 
+import { at } from "./base";
 import { headersOf, type Schemas } from "./client";
 import { ApiError, errorFrom } from "./errors";
 import type { Credentials } from "./session";
@@ -69,7 +70,7 @@ export async function streamChat(
   signal: AbortSignal,
   handlers: ChatHandlers,
 ): Promise<void> {
-  const response = await fetch("/v1/chat/completions", {
+  const response = await fetch(at("/v1/chat/completions"), {
     method: "POST",
     headers: { ...headersOf(credentials), "content-type": "application/json" },
     body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),

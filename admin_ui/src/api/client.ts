@@ -3,6 +3,8 @@
 import type { UseQueryResult } from "@tanstack/react-query";
 import createFetchClient, { type Client, type Middleware } from "openapi-fetch";
 import createQueryHooks, { type OpenapiQueryClient } from "openapi-react-query";
+import { isUnattended } from "./attention";
+import { ORIGIN } from "./base";
 import { errorFrom } from "./errors";
 import type { components, paths } from "./schema";
 import type { Credentials } from "./session";
@@ -25,6 +27,7 @@ function bySession(credentials: Credentials): Middleware {
     onRequest({ request }) {
       for (const [name, value] of Object.entries(headersOf(credentials)))
         request.headers.set(name, value);
+      if (isUnattended()) request.headers.set("x-tenora-unattended", "1");
       return request;
     },
     async onResponse({ response }) {
@@ -35,7 +38,7 @@ function bySession(credentials: Credentials): Middleware {
 }
 
 export function createClient(credentials: Credentials): FetchClient {
-  const client = createFetchClient<paths>({ baseUrl: window.location.origin });
+  const client = createFetchClient<paths>({ baseUrl: ORIGIN });
   client.use(bySession(credentials));
   return client;
 }

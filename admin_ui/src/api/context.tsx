@@ -1,5 +1,6 @@
 /** Gives the pages their session and a client that speaks for it. */
 
+import { notifications } from "@mantine/notifications";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import {
   createContext,
@@ -12,6 +13,7 @@ import {
   useRef,
   useState,
 } from "react";
+import { at } from "./base";
 import { createClient, createHooks, type FetchClient, type QueryHooks } from "./client";
 import { ApiError, describe } from "./errors";
 import {
@@ -44,6 +46,7 @@ const SessionContext = createContext<SessionState | null>(null);
 const ApiContext = createContext<ApiState | null>(null);
 
 const OVER = "Your session or its API key has expired or was revoked. Sign in again.";
+const STILL_OPEN = "You are still signed in, because signing out failed. Try again.";
 const OVER_ELSEWHERE = "You signed out in another tab.";
 
 function newQueryClient(): QueryClient {
@@ -101,11 +104,17 @@ export function SessionProvider({ children }: { children: ReactNode }) {
     };
   }, []);
   const signOut = useCallback(async () => {
-    const elsewhere = session ? await endSession(session) : null;
+    let elsewhere: string | null = null;
+    try {
+      if (session) elsewhere = await endSession(session);
+    } catch (error) {
+      notifications.show({ color: "red", message: `${STILL_OPEN} ${describe(error)}` });
+      return;
+    }
     setNotice(null);
     setSession(null);
     tellTabs("over");
-    if (elsewhere !== null) window.location.assign(elsewhere);
+    window.location.assign(elsewhere ?? at("/")); // the next person starts at the start
   }, [session]);
   const goTo = useCallback((place: Place) => {
     choosePlace(place);

@@ -137,12 +137,14 @@ export async function signInByKey(key: string): Promise<Session> {
   }
 }
 
-/** Ends the session on the server, of which nothing is left here. */
+/** Ends the session on the server. Returns where the identity provider signs out, if anywhere.
+ * Throws an Error where the session may still be open. */
 export async function endSession(session: Session): Promise<string | null> {
   try {
     const { data } = await createClient(credentialsOf(session)).POST("/auth/logout");
     return data?.provider_url ?? null;
-  } catch {
-    return null; // it was over already, or ends by itself
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401) return null; // it was over already
+    throw error;
   }
 }

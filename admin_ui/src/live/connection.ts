@@ -3,6 +3,7 @@
  * means to a page, and what a payload holds, is the business of those who subscribe.
  */
 
+import { at } from "../api/base";
 import { type Credentials, headersOf } from "../api/client";
 import { errorFrom } from "../api/errors";
 import { readSse } from "../api/sse";
@@ -82,7 +83,7 @@ export class LiveConnection {
     this.open = open;
     let silence = setTimeout(() => open.abort(), SILENCE_MS);
     try {
-      const response = await fetch(this.url, {
+      const response = await fetch(at(this.url), {
         headers: { accept: "text/event-stream", ...headersOf(this.credentials) },
         signal: open.signal,
       });

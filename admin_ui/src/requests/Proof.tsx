@@ -2,6 +2,7 @@
 
 import { Alert, Button, Group, Stack, Text } from "@mantine/core";
 import { IconDownload, IconShieldCheck } from "@tabler/icons-react";
+import { ORIGIN } from "../api/base";
 import { describe } from "../api/errors";
 import { Code } from "../components/Code";
 import type { Receipt } from "./model";
@@ -29,7 +30,7 @@ const VERDICTS = {
 export function Proof({ receipt, text }: { receipt: Receipt; text: string }) {
   const verdict = useVerdict();
   const found = verdict.data && VERDICTS[verdict.data];
-  const origin = window.location.origin;
+  const origin = ORIGIN;
   return (
     <Stack gap="sm">
       <Text size="sm">

@@ -1,6 +1,7 @@
 /** What the door knows before anybody is signed in: how one may sign in, and what went wrong. */
 
 import { useQuery } from "@tanstack/react-query";
+import { at } from "../api/base";
 import { useApi } from "../api/context";
 
 function useMethods() {
@@ -30,7 +31,7 @@ export function loginUrl(): string {
   const text = query.toString();
   const page = `${window.location.pathname}${text && `?${text}`}`;
   const next = page.length > NEXT_LENGTH_MAX ? window.location.pathname : page;
-  return `/auth/login?next=${encodeURIComponent(next)}`;
+  return `${at("/auth/login")}?next=${encodeURIComponent(next)}`;
 }
 
 /** The longest that the server takes. */

@@ -12,7 +12,6 @@ from sqlalchemy import (
     SQLColumnExpression,
     Text,
     cast,
-    func,
     literal,
     or_,
     select,
@@ -23,7 +22,7 @@ from tenora_platform.audit.tables import AuditRow
 from tenora_platform.evaluations.tables import EvaluationRow
 from tenora_platform.invoices.tables import InvoiceRow
 from tenora_platform.operators.tables import AdminKeyRow
-from tenora_platform.people.tables import InvitationRow, PersonRow
+from tenora_platform.people.tables import InvitationRow, PersonRow, shown_name
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.tenants.tables import ApiKeyRow, TenantRow
 from tenora_platform.webhooks.tables import WebhookEndpointRow
@@ -40,7 +39,7 @@ _version_name = (
 
 _OF: Mapping[str, _Named] = {
     "tenant": (TenantRow.id, TenantRow.name),
-    "person": (PersonRow.id, func.coalesce(PersonRow.email, PersonRow.name)),
+    "person": (PersonRow.id, shown_name()),
     "key": (ApiKeyRow.id, ApiKeyRow.name),
     "adminkey": (AdminKeyRow.id, AdminKeyRow.name),
     "adp": (AdapterRow.id, AdapterRow.name),

@@ -15,7 +15,7 @@ from tenora_platform.budgets.tables import GrantKind
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 from tenora_platform.times import BodyTime
 
-Amount = Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=12)]
+Amount = Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=9)]
 Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
 Note = Annotated[
     str,

@@ -17,7 +17,7 @@ from tenora_bench.books import Books
 from tenora_engine.events import EngineTotals, UsageRecord
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_platform.bootstrap import database_urls
-from tenora_platform.db import Database, DatabaseUrls
+from tenora_platform.db import Database, DatabaseUrls, libpq_url
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.installation import DEFAULT
 from tenora_platform.ledger.poster import post_due
@@ -38,7 +38,7 @@ def read_books(data_dir: Path) -> Books:
         pending = sum(isinstance(each, UsageRecord) for each in outbox.oldest(outbox.pending))
         totals = outbox.totals("")
     with _database(data_dir) as urls:
-        url = urls.admin.set(drivername="postgresql").render_as_string(hide_password=False)
+        url = libpq_url(urls.admin)
         asyncio.run(_post_all(urls))
         settings = Settings(data_dir=data_dir)
         secret, objects = urls.secret.root, settings.object_store_url

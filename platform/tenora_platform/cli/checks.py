@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from ipaddress import ip_address
 from multiprocessing import get_context
 from pathlib import Path
 
 from tenora_platform.cli.errors import CliError, plain_words
+from tenora_platform.connections import FILES_KEPT, raise_open_files
 from tenora_platform.processes.listening import listen
+from tenora_platform.serving import CONNECTIONS_MIN
 from tenora_platform.settings import Settings
+
+_CONNECTIONS_WANTED = 512
 
 
 def check_address(host: str, port: int) -> None:
@@ -79,6 +84,44 @@ def check_data_dir(settings: Settings) -> None:
             _check_folder(folder)
 
 
+def open_to_others(folder: Path) -> str | None:
+    """What to do about a data directory that other users can read or write."""
+    mode = folder.stat().st_mode & 0o077
+    if not mode:
+        return None
+    what = "write to" if mode & 0o022 else "read"
+    return f"other users can {what} {folder}; close it with: chmod 700 {folder}"
+
+
+def few_files() -> str | None:
+    """What to do about a limit of open files that leaves few connections."""
+    files = raise_open_files()
+    left = files - FILES_KEPT
+    if left >= _CONNECTIONS_WANTED:
+        return None
+    return (
+        f"the limit of {files} open files leaves {max(left, CONNECTIONS_MIN)} connections for each "
+        f"API process; raise it with: ulimit -n {FILES_KEPT + _CONNECTIONS_WANTED}"
+    )
+
+
+def plain_http(settings: Settings) -> str | None:
+    """What to do about keys and sessions that other machines send unencrypted."""
+    if settings.base_url.startswith("https://") or _is_loopback(settings.host):
+        return None
+    return (
+        "keys and sessions travel unencrypted over http; put a proxy with TLS in front and set "
+        "TENORA_PUBLIC_URL to its https address"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def check_folders(settings: Settings) -> None:
     """And so are the folders of uploads and objects. Raises CliError."""
     check_data_dir(settings)
@@ -89,7 +132,7 @@ def check_folders(settings: Settings) -> None:
 
 def _check_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(bytes(_PROBE_BYTES))
             os.fsync(probe.fileno())

@@ -53,7 +53,10 @@ class ApiClient:
         answer = self.http.request(method, path, **more)
         if answer.is_error:
             raise refusal(answer)
-        return answer.json()
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise _another_service(answer) from error
 
     def all_of(self, path: str, **query: Any) -> list[dict[str, Any]]:
         """Every item of a paged list."""
@@ -104,6 +107,24 @@ def refusal(answer: httpx.Response) -> CliError:
     return CliError(f"{message}{param} [{answer.status_code}]", hint)
 
 
+def _check_origin(answer: httpx.Response) -> None:
+    """Raises CliError for an answer that is not of a Tenora: each of ours names its request."""
+    if answer.is_redirect:
+        raise CliError(
+            f"{answer.url} redirects to {answer.headers.get('location', 'nowhere')}.",
+            "Give the address of the server itself with --url or TENORA_URL.",
+        )
+    if "x-request-id" not in answer.headers:
+        raise _another_service(answer)
+
+
+def _another_service(answer: httpx.Response) -> CliError:
+    return CliError(
+        f"{answer.url} does not answer as Tenora does [{answer.status_code}].",
+        "A proxy or another service may be at this address: check --url or TENORA_URL.",
+    )
+
+
 def server_url(url: str) -> str:
     """The server's address, also of what other clients are given: `http://host:8000/v1`. Raises
     CliError for what is no URL."""
@@ -123,7 +144,10 @@ def connected(url: str, key: str | None, *, what: str) -> Iterator[ApiClient]:
             f"This needs {what}.", "Give it with --key, TENORA_API_KEY or TENORA_ADMIN_KEY."
         )
     headers = {"authorization": f"Bearer {key}"}
-    with httpx.Client(base_url=server_url(url), headers=headers, timeout=60) as http:
+    hooks = {"response": [_check_origin]}
+    with httpx.Client(
+        base_url=server_url(url), headers=headers, timeout=60, event_hooks=hooks
+    ) as http:
         yield ApiClient(http)
 
 

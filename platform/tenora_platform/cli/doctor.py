@@ -57,6 +57,8 @@ def report(settings: Settings) -> bool:
         check_compiler,
         check_model,
         check_memory,
+        check_data_dir,
+        check_open_files,
         check_parts,
         check_intake,
         check_port,
@@ -183,6 +185,26 @@ def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.2f} GiB"
 
 
+def check_data_dir(settings: Settings) -> Finding:
+    """Whether others on this machine can read it."""
+    from tenora_platform.cli.checks import open_to_others
+
+    folder = settings.data_dir
+    if not folder.exists():
+        return Finding("data", "ok", f"{folder} is made at the first start")
+    if said := open_to_others(folder):
+        return Finding("data", "note", said)
+    return Finding("data", "ok", f"{folder} is closed to other users")
+
+
+def check_open_files(_: Settings) -> Finding:
+    """Whether the limit of open files leaves enough connections."""
+    from tenora_platform.cli.checks import few_files
+
+    said = few_files()
+    return Finding("files", "note" if said else "ok", said or "the limit of open files is enough")
+
+
 def check_parts(settings: Settings) -> Finding:
     engine = (
         "an engine started by Tenora"
@@ -206,12 +228,14 @@ def check_intake(_: Settings) -> Finding:
 
 
 def check_port(settings: Settings) -> Finding:
-    from tenora_platform.cli.checks import check_address
+    from tenora_platform.cli.checks import check_address, plain_http
 
     try:
         check_address(settings.host, settings.port)
     except CliError as error:
         return Finding("port", "note", f"{error} (Perhaps Tenora itself is running.)")
+    if said := plain_http(settings):
+        return Finding("port", "note", said)
     return Finding("port", "ok", f"{settings.host}:{settings.port} is free")
 
 

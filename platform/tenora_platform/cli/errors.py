@@ -88,10 +88,13 @@ def _explain(error: Exception) -> bool:
             message = in_words(problem).rstrip(".")
             show_error(f"--{name}: {message}." if name else f"{message}.")
     elif isinstance(error, httpx.HTTPError):
-        show_error(
-            f"The server cannot be reached: {error}",
-            "Is it running? Its address is --url or TENORA_URL.",
-        )
+        hint = "Is it running? Its address is --url or TENORA_URL."
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = (
+                "If your own authority signed its certificate, set SSL_CERT_FILE to the file with "
+                "the authority's certificate."
+            )
+        show_error(f"The server cannot be reached: {error}", hint)
     elif isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
         show_error(f"{error.filename} cannot be used: {plain_words(error)}.")
     else:

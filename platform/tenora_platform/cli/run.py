@@ -22,6 +22,9 @@ from tenora_platform.cli.checks import (
     check_device,
     check_folders,
     check_model_folder,
+    few_files,
+    open_to_others,
+    plain_http,
 )
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.servers import running_servers
@@ -68,6 +71,10 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
     console = Console(highlight=False, soft_wrap=True)
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     check_folders(settings)
+    for said in filter(
+        None, (open_to_others(settings.data_dir), plain_http(settings), few_files())
+    ):
+        console.print(f"tenora: {said}")
     secret = settings.server_secret()
     with running_servers(settings, secret) as ready:
         assert ready.database_url is not None

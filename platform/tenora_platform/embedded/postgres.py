@@ -14,13 +14,14 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.engine import URL
 
+from tenora_platform.db import libpq_url
 from tenora_platform.embedded.process import (
     EmbeddedServerError,
     as_user,
-    command_of,
     free_port,
     how_ended,
     is_alive,
+    is_server,
     last_words,
     run,
     server_user,
@@ -208,7 +209,7 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + _START_S
         while True:
             try:
-                with psycopg.connect(_conninfo(url), autocommit=True, connect_timeout=5) as link:
+                with psycopg.connect(libpq_url(url), autocommit=True, connect_timeout=5) as link:
                     found = link.execute(
                         "select 1 from pg_database where datname = %s", (DATABASE,)
                     )
@@ -226,8 +227,8 @@ class EmbeddedPostgres:
                 if self.ended() is not None or time.monotonic() > deadline:
                     self.stop()
                     raise EmbeddedServerError(
-                        f"The embedded PostgreSQL did not start ({str(error).strip()}). The end "
-                        f"of its log ({self.log}): {last_words(self.log)}"
+                        f"The embedded PostgreSQL did not start. The end of its log, "
+                        f"{self.log}, is: {last_words(self.log)}"
                     ) from error
                 time.sleep(0.05)
 
@@ -240,16 +241,12 @@ class EmbeddedPostgres:
             return
         words = pid_file.read_text().split()
         pid = abs(int(words[0])) if words and words[0].lstrip("-").isdigit() else 0
-        if pid > 1 and is_alive(pid) and str(self.data) in command_of(pid):
+        if pid > 1 and is_alive(pid) and is_server(pid, "postgres", self.data):
             stop_process(pid, signal.SIGINT)
         elif pid > 1 and is_alive(pid):
             pid_file.unlink()
             for stale in self.folder.glob(".s.PGSQL.*"):
                 stale.unlink()
-
-
-def _conninfo(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
 
 
 def _give(folder: Path, uid: int, gid: int) -> None:

@@ -41,6 +41,7 @@ def server_user() -> pwd.struct_passwd | None:
     """PostgreSQL refuses to run as root: then it runs as `postgres` if there is such a user, else
     as `nobody`. None: as ourselves."""
     if os.geteuid() != 0:
+        _require_name(os.geteuid())
         return None
     for name in ("postgres", "nobody"):
         try:
@@ -51,6 +52,18 @@ def server_user() -> pwd.struct_passwd | None:
         "PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody' "
         "to run it as. Run Tenora as an ordinary user, or set TENORA_DATABASE_URL to a server."
     )
+
+
+def _require_name(uid: int) -> None:
+    """Raises EmbeddedServerError for a user id without a name, as containers are given."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError as error:
+        raise EmbeddedServerError(
+            f"PostgreSQL needs a name for its user, and the user id {uid} has none in /etc/passwd. "
+            f"Add a line such as tenora:x:{uid}:0::/tmp:/sbin/nologin, or set TENORA_DATABASE_URL "
+            "to a server."
+        ) from error
 
 
 def as_user(
@@ -153,6 +166,13 @@ def how_ended(process: subprocess.Popen[bytes] | None) -> str | None:
     return f"exit status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
 
 
+def is_server(pid: int, program: str, folder: Path) -> bool:
+    """Whether this process is that program, run on that folder: its number may have been given to
+    another since the pid file was written."""
+    command = command_of(pid)
+    return f"/{program} " in command and str(folder) in command
+
+
 def command_of(pid: int) -> str:
     """The command line of a process, '' if there is none or it may not be seen."""
     try:
@@ -165,15 +185,26 @@ def command_of(pid: int) -> str:
     return raw.replace(b"\0", b" ").decode(errors="replace").strip()
 
 
-def last_words(log: Path, size: int = 1500) -> str:
-    """The end of a log file, for an error message."""
-    return log.read_text(errors="replace")[-size:].strip() if log.exists() else "(no log)"
+_MARKS = ("FATAL", "PANIC", "HINT", "# ")  # of PostgreSQL and of Valkey
+
+
+def last_words(log: Path, size: int = 1500, lines: int = 3) -> str:
+    """The last lines of a server's log, those of errors where it marks them: for an error message
+    of one paragraph."""
+    if not log.exists():
+        return "(no log)"
+    said = [line.strip() for line in log.read_text(errors="replace")[-size:].splitlines()]
+    said = [line for line in said if "the database system is starting up" not in line]
+    marked = [line for line in said if any(mark in line for mark in _MARKS)]
+    return " / ".join((marked or [line for line in said if line])[-lines:])
 
 
 def _signal(pid: int, number: int) -> bool:
+    """Whether there is such a process that may be ours: the number of one that has ended may belong
+    to another user's by now."""
     try:
         os.kill(pid, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     return True
 

@@ -64,7 +64,7 @@ def found_servers(
 @contextmanager
 def _only_one(data_dir: Path) -> Iterator[None]:
     """One platform at a time on a data directory. The kernel frees the lock of a killed one."""
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = data_dir / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

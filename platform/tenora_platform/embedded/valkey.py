@@ -14,10 +14,10 @@ import redis
 
 from tenora_platform.embedded.process import (
     EmbeddedServerError,
-    command_of,
     free_port,
     how_ended,
     is_alive,
+    is_server,
     last_words,
     socket_fits,
     spawn,
@@ -89,7 +89,7 @@ class EmbeddedValkey:
             config = (self.folder / "valkey.conf").read_text()
         except (OSError, ValueError):
             return None
-        if not is_alive(pid) or str(self.folder) not in command_of(pid):
+        if not (is_alive(pid) and is_server(pid, "valkey-server", self.folder)):
             return None
         port = int(config.partition("\nport ")[2].partition("\n")[0])
         return self._url_at(port or None)
@@ -148,8 +148,8 @@ class EmbeddedValkey:
                     if self.ended() is not None or time.monotonic() > deadline:
                         self.stop()
                         raise EmbeddedServerError(
-                            f"The embedded Valkey did not start ({error}). The end of its log "
-                            f"({self.log}): {last_words(self.log)}"
+                            f"The embedded Valkey did not start. The end of its log, {self.log}, "
+                            f"is: {last_words(self.log)}"
                         ) from error
                     time.sleep(0.02)
         finally:
@@ -160,7 +160,7 @@ class EmbeddedValkey:
         if pid_file.exists():
             word = pid_file.read_text().strip()
             pid = int(word) if word.isdigit() else 0
-            if pid > 1 and is_alive(pid) and str(self.folder) in command_of(pid):
+            if pid > 1 and is_alive(pid) and is_server(pid, "valkey-server", self.folder):
                 stop_process(pid, signal.SIGTERM)
             pid_file.unlink(missing_ok=True)
         (self.folder / "valkey.sock").unlink(missing_ok=True)

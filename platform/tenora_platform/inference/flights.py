@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tenora_platform.auth import TenantContext
-from tenora_platform.errors import ApiError, ForbiddenError, UnauthorizedError, UnavailableError
+from tenora_platform.errors import ApiError, ForbiddenError, UnauthorizedError, server_stopping
 
 POLL_S = 1.0
 _ENDED = (
@@ -97,10 +97,7 @@ class Flights:
 
     def end_all(self) -> None:
         """The server stops: end what is in flight here, and let nothing new begin."""
-        self._stopping = UnavailableError(
-            "The server is shutting down and ended this request early; send it again.",
-            code="server_stopping",
-        )
+        self._stopping = server_stopping()
         self._end(list(self._flying), self._stopping)
 
     async def keep_watch(self) -> None:

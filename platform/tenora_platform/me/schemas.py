@@ -22,6 +22,7 @@ class MyTenant(Item):
 class MyPerson(Item):
     id: str
     email: str | None
+    email_verified: bool
     name: str | None
 
 

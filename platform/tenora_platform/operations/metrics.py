@@ -47,6 +47,12 @@ class Metrics:
             ["limit", "of"],
             registry=self.registry,
         )
+        self.sign_in_failures = Counter(
+            "tenora_sign_in_failures",
+            "Attempts to sign in that failed, by the code of their error",
+            ["reason"],
+            registry=self.registry,
+        )
         self.limits_local = Gauge(
             "tenora_limits_local",
             "1 while a process checks rate limits without Redis",

@@ -3,7 +3,9 @@ What a session may do is not said here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -22,6 +24,9 @@ from tenora_platform.errors import (
 from tenora_platform.people import repository, service
 from tenora_platform.people.cookies import (
     drop_session,
+    is_secure,
+    is_use,
+    kept_token,
     of_another_origin,
     session_token,
     set_session,
@@ -38,14 +43,13 @@ from tenora_platform.people.schemas import (
     SignedOut,
     SignInMethods,
 )
-from tenora_platform.people.sessions import COOKIE, Origin, SignedIn
+from tenora_platform.people.sessions import Begun, Origin, SignedIn
 from tenora_platform.people.views import session_view
 from tenora_platform.schemas import Deleted
 from tenora_platform.state import AppState, State, state_of
 
 router = APIRouter(prefix="/auth", tags=["auth"], route_class=EdgeRoute)
 FLOW_COOKIE = "tenora_sign_in"
-_CALLBACK = "/auth/callback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ async def current_session(request: Request) -> Current:
     token = session_token(request, sessions)
     if token is None:
         raise UnauthorizedError("You are not signed in.", code="not_signed_in")
-    return Current(token, await sessions.find(token))
+    return Current(token, await sessions.find(token, is_use=is_use(request)))
 
 
 @BeforeBody
@@ -92,7 +96,8 @@ def told_to_a_person(request: Request, error: ApiError) -> Response:
     """Back to the portal, which has words for it; to a program the error itself."""
     if "text/html" not in request.headers.get("accept", ""):
         raise error
-    return RedirectResponse(f"/?sign_in={quote(error.code or 'failed')}", 303)
+    prefix = state_of(request).settings.path_prefix
+    return RedirectResponse(f"{prefix}/?sign_in={quote(error.code or 'failed')}", 303)
 
 
 CurrentSession = Annotated[Current, Depends(current_session)]
@@ -123,13 +128,12 @@ async def login(
         return told_to_a_person(request, error)
     response = RedirectResponse(url, 302)
     response.set_cookie(
-        FLOW_COOKIE,
+        _flow_cookie(request),
         kept,
         max_age=FLOW_S,
-        path=_CALLBACK,
         httponly=True,
         samesite="lax",  # it must come along when the provider sends the browser back
-        secure=is_secure(state),
+        secure=is_secure(request),
     )
     return response
 
@@ -141,23 +145,27 @@ async def callback(request: Request, state: State) -> Response:
         response = await _come_back(request, provider_of(state), state)
     except ApiError as error:
         response = told_to_a_person(request, error)
-    response.delete_cookie(FLOW_COOKIE, path=_CALLBACK, httponly=True, samesite="lax")
+    response.delete_cookie(
+        _flow_cookie(request), httponly=True, samesite="lax", secure=is_secure(request)
+    )
     return response
 
 
 async def _come_back(request: Request, provider: Provider, state: AppState) -> Response:
     identity, next_path = await provider.finish(
-        request.query_params, request.cookies.get(FLOW_COOKIE)
+        request.query_params, request.cookies.get(_flow_cookie(request))
     )
     async with state.db.admin_session() as session:
         person = await repository.put_person(session, identity)
         await service.make_owner(session, state.audit, person, state.settings.oidc_owner_email)
         members = await repository.memberships_of(session, person.id)
         chains = {each.tenant_id for each in members}
-        token = await _begin(request, state, session, chains, person_id=person.id)
-        await state.auth.commit_change(session)
-    response = RedirectResponse(next_path, 303)
-    set_session(response, token, secure=is_secure(state))
+        begun = await _begin(request, state, session, chains, person_id=person.id)
+        await state.auth.commit_ended(session, begun.ended)
+    prefix = state.settings.path_prefix
+    below = next_path if next_path.startswith(f"{prefix}/") else prefix + next_path
+    response = RedirectResponse(below, 303)
+    set_session(request, response, begun.token)
     return response
 
 
@@ -167,20 +175,12 @@ async def sign_in_by_key(
 ) -> SessionView:
     """Exchange a tenant's API key or an admin key for a session, so that the browser need not keep
     the key."""
-    auth = state.auth
-    admin = await auth.admins.find(body.key)
-    if admin is not None:
-        chains: set[str | None] = {None}
-        whose = {"admin_key_id": admin.key_id, "key_prefix": admin.key_prefix}
-    else:
-        tenant = await auth.tenant(body.key)
-        chains = {tenant.tenant_id}
-        whose = {"api_key_id": tenant.key_id, "key_prefix": tenant.key_prefix}
+    chains, whose = await _whose(body.key, state, _address(request))
     async with state.db.admin_session() as session:
-        token = await _begin(request, state, session, chains, **whose)
-        await state.auth.commit_change(session)
-    set_session(response, token, secure=is_secure(state))
-    return await session_view(state, await auth.sessions.find(token), token)
+        begun = await _begin(request, state, session, chains, **whose)
+        await state.auth.commit_ended(session, begun.ended)
+    set_session(request, response, begun.token)
+    return await session_view(state, await state.auth.sessions.find(begun.token), begun.token)
 
 
 @router.get("/session")
@@ -190,13 +190,15 @@ async def get_session(current: CurrentSession, state: State) -> SessionView:
 
 
 @router.post("/logout")
-async def logout(current: CurrentSession, state: State, response: Response) -> SignedOut:
+async def logout(
+    current: CurrentSession, state: State, request: Request, response: Response
+) -> SignedOut:
     """Sign out: end this session at once and everywhere."""
     async with state.db.admin_session() as session:
-        await state.auth.sessions.end(session, current.signed, current.signed.id)
+        ended = await state.auth.sessions.end(session, current.signed, current.signed.id)
         await _note_end(state, session, current.signed, current.signed.id)
-        await state.auth.commit_change(session)
-    drop_session(response, secure=is_secure(state))
+        await state.auth.commit_ended(session, ended)
+    drop_session(request, response)
     return SignedOut(provider_url=await _provider_url(state, current.signed))
 
 
@@ -221,17 +223,18 @@ async def list_sessions(current: CurrentSession, state: State) -> SessionList:
 async def end_session(session_id: str, current: CurrentSession, state: State) -> Deleted:
     """End one of these sessions, at once and everywhere."""
     async with state.db.admin_session() as session:
-        if not await state.auth.sessions.end(session, current.signed, session_id):
+        ended = await state.auth.sessions.end(session, current.signed, session_id)
+        if not ended:
             raise NotFoundError(f"You have no session {session_id!r}.")
         await _note_end(state, session, current.signed, session_id)
-        await state.auth.commit_change(session)
+        await state.auth.commit_ended(session, ended)
     return Deleted(id=session_id, object="session")
 
 
 @router.post("/invitations/look")
-async def look_at_invitation(body: InvitationToken, state: State) -> Invited:
+async def look_at_invitation(body: InvitationToken, request: Request, state: State) -> Invited:
     """Where the link's token leads, for whoever has the link: before they sign in."""
-    async with state.db.admin_session() as session:
+    async with _attempt(state, _address(request)), state.db.admin_session() as session:
         return await service.invited(session, state.secret, body.token)
 
 
@@ -260,8 +263,38 @@ def is_local(path: str) -> bool:
     )
 
 
-def is_secure(state: AppState) -> bool:
-    return state.settings.base_url.startswith("https://")
+def _flow_cookie(request: Request) -> str:
+    return f"__Host-{FLOW_COOKIE}" if is_secure(request) else FLOW_COOKIE
+
+
+def _address(request: Request) -> str | None:
+    return request.client.host if request.client else None
+
+
+@asynccontextmanager
+async def _attempt(state: AppState, address: str | None) -> AsyncGenerator[None]:
+    """An attempt of this address, which counts if it fails. Raises RateLimitedError."""
+    await state.attempts.begin(address)
+    try:
+        yield
+    except ApiError as error:
+        if error.status < 500:
+            await state.attempts.failed(address, error.code or "failed")
+        raise
+    await state.attempts.succeeded(address)
+
+
+async def _whose(
+    key: str, state: AppState, address: str | None
+) -> tuple[set[str | None], dict[str, str | None]]:
+    """In which audit logs a key's session is noted, and the columns of its row that name the key.
+    Raises ApiError."""
+    async with _attempt(state, address):
+        admin = await state.auth.admins.find(key)
+        if admin is not None:
+            return {None}, {"admin_key_id": admin.key_id, "key_prefix": admin.key_prefix}
+        tenant = await state.auth.tenant(key)
+        return {tenant.tenant_id}, {"api_key_id": tenant.key_id, "key_prefix": tenant.key_prefix}
 
 
 async def _begin(
@@ -274,17 +307,14 @@ async def _begin(
     api_key_id: str | None = None,
     admin_key_id: str | None = None,
     key_prefix: str | None = None,
-) -> str:
+) -> Begun:
     """A new session, in place of the one that the browser brought, if it did. It is noted in these
-    audit logs (`_note`)."""
-    before = request.cookies.get(COOKIE)
-    if before:
-        await state.auth.sessions.end_token(session, before)
-    origin = Origin(
-        address=request.client.host if request.client else None,
-        user_agent=request.headers.get("user-agent"),
-    )
-    token, row = await state.auth.sessions.begin(
+    audit logs (`_note`). Raises RateLimitedError where too many were begun."""
+    await state.attempts.begin_session(str(person_id or api_key_id or admin_key_id))
+    before = kept_token(request)
+    replaced = await state.auth.sessions.end_token(session, before) if before else []
+    origin = Origin(address=_address(request), user_agent=request.headers.get("user-agent"))
+    begun = await state.auth.sessions.begin(
         session,
         origin,
         person_id=person_id,
@@ -296,8 +326,8 @@ async def _begin(
         "person" if person_id else "api_key" if api_key_id else "admin_key"
     )
     actor = f"{kind}:{person_id or api_key_id or admin_key_id}"
-    await _note(state, session, actor, "session.begin", row.id, chains)
-    return token
+    await _note(state, session, actor, "session.begin", begun.session_id, chains)
+    return replace(begun, ended=[*begun.ended, *replaced])
 
 
 async def _note(

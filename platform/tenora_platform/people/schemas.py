@@ -58,6 +58,7 @@ class MemberOut(IdItem):
 
     object: Literal["person"] = "person"
     email: str | None
+    email_verified: bool
     name: str | None
     role: MemberRole | Role
     joined_at: datetime
@@ -108,6 +109,7 @@ class Joined(Item):
 class SessionPerson(Item):
     id: str
     email: str | None
+    email_verified: bool
     name: str | None
 
 

@@ -5,6 +5,7 @@ remembered of them."""
 from __future__ import annotations
 
 import secrets
+import string
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -241,8 +242,15 @@ def hash_of(secret: ServerSecret, token: str) -> str:
     return secret.mac("invitation", token)
 
 
+_ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
 def _is_email(person: PersonRow, email: str) -> bool:
-    return person.email_verified and (person.email or "").casefold() == email.casefold()
+    """Whether it is the person's verified address, but for the case of ASCII letters: folding
+    others makes two addresses one (`ß` and `ss`)."""
+    if not person.email_verified or person.email is None:
+        return False
+    return person.email.translate(_ASCII_LOWER) == email.translate(_ASCII_LOWER)
 
 
 def _member(member: MembershipRow, person: PersonRow) -> MemberOut:
@@ -250,6 +258,7 @@ def _member(member: MembershipRow, person: PersonRow) -> MemberOut:
         {
             "id": person.id,
             "email": person.email,
+            "email_verified": person.email_verified,
             "name": person.name,
             "role": member.role,
             "joined_at": member.created_at,
@@ -259,7 +268,8 @@ def _member(member: MembershipRow, person: PersonRow) -> MemberOut:
 
 
 def _told(member: MembershipRow, person: PersonRow) -> dict[str, Any]:
-    return {"person_id": person.id, "email": person.email, "role": member.role}
+    told = {"person_id": person.id, "email": person.email, "role": member.role}
+    return told if person.email_verified else told | {"email_verified": False}
 
 
 def _fields(row: InvitationRow) -> dict[str, Any]:

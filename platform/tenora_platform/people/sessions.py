@@ -20,6 +20,10 @@ from tenora_platform.secret import ServerSecret
 from tenora_platform.tenants.tables import ApiKeyRow
 
 COOKIE = "tenora_session"
+SECURE_COOKIE = "__Host-tenora_session"
+"""The name under https: a browser takes it from this host alone, never from a subdomain's page."""
+OPEN_MAX = 50
+"""Sessions of one key or person that are open at once; a new one ends the oldest."""
 _TOKEN_LENGTH = 43  # of 32 random bytes
 _USE_NOTED_EVERY = timedelta(seconds=60)
 _USER_AGENT_MAX = 300
@@ -69,6 +73,16 @@ class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
         return {member.tenant_id for member in self.members}
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A new session."""
+
+    token: str
+    session_id: str
+    ended: list[str]
+    """Hashes of the sessions that ended for it."""
+
+
 class Sessions:
     """They end when unused for `idle_s`, after `max_s` in any case, and when their row is gone."""
 
@@ -98,11 +112,18 @@ class Sessions:
         api_key_id: str | None = None,
         admin_key_id: str | None = None,
         key_prefix: str | None = None,
-    ) -> tuple[str, SessionRow]:
-        """A new session, and the token that goes into its cookie. Always a new token: what a
-        browser brought was perhaps put there by somebody else."""
+    ) -> Begun:
+        """Begin a session, always with a new token: what a browser brought was perhaps put there by
+        somebody else. The oldest ones beyond OPEN_MAX end."""
         token = secrets.token_urlsafe(32)
         now = datetime.now(UTC)
+        whose = _of(person_id, api_key_id, admin_key_id)
+        oldest = select(SessionRow.id).where(*whose).order_by(SessionRow.id.desc())
+        ended = await session.scalars(
+            delete(SessionRow)
+            .where(SessionRow.id.in_(oldest.offset(OPEN_MAX - 1)))
+            .returning(SessionRow.hash)
+        )
         row = SessionRow(
             id=new_id("session"),
             hash=self.hash_of(token),
@@ -118,10 +139,11 @@ class Sessions:
         )
         session.add(row)
         await session.flush()
-        return token, row
+        return Begun(token, row.id, list(ended))
 
-    async def find(self, token: str) -> SignedIn:
-        """Raises UnauthorizedError for a session that is over or never was."""
+    async def find(self, token: str, *, is_use: bool = True) -> SignedIn:
+        """The session, which stays open when it is used. Raises UnauthorizedError for one that is
+        over or never was."""
         if len(token) != _TOKEN_LENGTH:
             raise _over()
         async with self._db.admin_session() as session:
@@ -138,14 +160,14 @@ class Sessions:
             now, good_until = datetime.now(UTC), self._good_until(row)
             if good_until <= now:
                 raise _over()
-            if row.last_used_at < now - _USE_NOTED_EVERY:
+            if is_use and row.last_used_at < now - _USE_NOTED_EVERY:
                 await session.execute(
                     update(SessionRow).where(SessionRow.id == row.id).values(last_used_at=now)
                 )
             return SignedIn(
                 id=row.id,
                 person_id=row.person_id,
-                who=None if person is None else person.email or person.name or person.id,
+                who=None if person is None else person.shown_name,
                 members=await _members(session, row.person_id),
                 api_key_id=row.api_key_id,
                 api_key_tenant=key_tenant,
@@ -162,17 +184,15 @@ class Sessions:
         now = datetime.now(UTC)
         return [row for row in rows if self._good_until(row) > now]
 
-    async def end(self, session: AsyncSession, signed: SignedIn, session_id: str) -> bool:
-        """Whether there was such a session of the same person or key."""
-        found = await session.execute(
-            delete(SessionRow)
-            .where(SessionRow.id == session_id, *_same_whose(signed))
-            .returning(SessionRow.id)
-        )
-        return found.first() is not None
+    async def end(self, session: AsyncSession, signed: SignedIn, session_id: str) -> list[str]:
+        """End a session of the same person or key. Returns its hash, or nothing where there is no
+        such session."""
+        which = (SessionRow.id == session_id, *_same_whose(signed))
+        return await _end(session, *which)
 
-    async def end_token(self, session: AsyncSession, token: str) -> None:
-        await session.execute(delete(SessionRow).where(SessionRow.hash == self.hash_of(token)))
+    async def end_token(self, session: AsyncSession, token: str) -> list[str]:
+        """End the session of this token. Returns its hash, or nothing where there is none."""
+        return await _end(session, SessionRow.hash == self.hash_of(token))
 
     async def sweep(self, session: AsyncSession) -> None:
         """Forget those that are over."""
@@ -195,11 +215,22 @@ async def _members(session: AsyncSession, person_id: str | None) -> tuple[Member
     return tuple(Member(tenant_id, role) for tenant_id, role in rows)
 
 
+async def _end(session: AsyncSession, *which: ColumnElement[bool]) -> list[str]:
+    ended = await session.scalars(delete(SessionRow).where(*which).returning(SessionRow.hash))
+    return list(ended)
+
+
 def _same_whose(signed: SignedIn) -> tuple[ColumnElement[bool], ...]:
+    return _of(signed.person_id, signed.api_key_id, signed.admin_key_id)
+
+
+def _of(
+    person_id: str | None, api_key_id: str | None, admin_key_id: str | None
+) -> tuple[ColumnElement[bool], ...]:
     return (
-        SessionRow.person_id.is_not_distinct_from(signed.person_id),
-        SessionRow.api_key_id.is_not_distinct_from(signed.api_key_id),
-        SessionRow.admin_key_id.is_not_distinct_from(signed.admin_key_id),
+        SessionRow.person_id.is_not_distinct_from(person_id),
+        SessionRow.api_key_id.is_not_distinct_from(api_key_id),
+        SessionRow.admin_key_id.is_not_distinct_from(admin_key_id),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import DateTime, ForeignKey, Text, func
+from sqlalchemy import DateTime, ForeignKey, SQLColumnExpression, Text, case, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_platform.db import Base
@@ -27,6 +27,23 @@ class PersonRow(Base):
     name: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     signed_in_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+    @property
+    def shown_name(self) -> str:
+        """The email, marked where the provider has not verified it, else the name, else the id."""
+        if self.email:
+            return self.email if self.email_verified else self.email + UNVERIFIED
+        return self.name or self.id
+
+
+UNVERIFIED = " (unverified)"
+"""Behind an email that anybody may claim."""
+
+
+def shown_name() -> SQLColumnExpression[str | None]:
+    """The same in a query, but null instead of the id."""
+    email = case((PersonRow.email_verified, PersonRow.email), else_=PersonRow.email + UNVERIFIED)
+    return func.coalesce(email, PersonRow.name)
 
 
 class MembershipRow(Base):

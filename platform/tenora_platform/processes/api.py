@@ -33,7 +33,7 @@ async def serve(handover: Handover, owner: Owner) -> None:
         app,
         settings,
         limits=connection_limits(settings),
-        end_all=app.state.tenora.flights.end_all,
+        end_all=(app.state.tenora.flights.end_all, app.state.bodies.end_all),
         end_streams=app.state.tenora.live.end_all,
         started=owner.say_ready,
     )

@@ -2,6 +2,7 @@
 
 import { Button, Group } from "@mantine/core";
 import { IconDownload, IconShieldCheck } from "@tabler/icons-react";
+import { at } from "../../api/base";
 import { AuditList } from "../../audit/AuditList";
 import { useVerification } from "../../audit/queries";
 import { PageHeader } from "../../components/PageHeader";
@@ -19,7 +20,7 @@ export default function Page() {
             <Button
               variant="default"
               component="a"
-              href="/admin/v1/audit_logs/export"
+              href={at("/admin/v1/audit_logs/export")}
               download="audit_log.jsonl"
               leftSection={<IconDownload size={16} />}
             >

@@ -4,6 +4,7 @@ import { Anchor, Button, Group, List, SegmentedControl, Stack, Text } from "@man
 import { IconBook, IconKey, IconMessages, IconStack2 } from "@tabler/icons-react";
 import { useState } from "react";
 import { Link } from "react-router";
+import { at, ORIGIN } from "../../api/base";
 import { Code } from "../../components/Code";
 import { Copyable } from "../../components/Copyable";
 import { Panel } from "../../components/Panel";
@@ -15,7 +16,7 @@ const NAMES: Record<Language, string> = { curl: "curl", python: "Python" };
 export default function Quickstart({ may }: { may: readonly string[] }) {
   const [language, setLanguage] = useState<Language>("curl");
   const model = useFirstModel(may.includes("inference"));
-  const base = `${window.location.origin}/v1`;
+  const base = `${ORIGIN}/v1`;
   return (
     <Panel
       title="Quickstart"
@@ -58,7 +59,12 @@ export default function Quickstart({ may }: { may: readonly string[] }) {
           />
         </div>
         <Group gap="sm">
-          <Button component="a" href="/docs" variant="default" leftSection={<IconBook size={16} />}>
+          <Button
+            component="a"
+            href={at("/docs")}
+            variant="default"
+            leftSection={<IconBook size={16} />}
+          >
             API documentation
           </Button>
           {may.includes("keys") && (

@@ -1,5 +1,6 @@
 import { Accordion, Group, SegmentedControl, Select } from "@mantine/core";
 import { useState } from "react";
+import { ORIGIN } from "../../api/base";
 import { Code } from "../../components/Code";
 import { chatRequest, codeOf, LANGUAGES, type Language, type Setup, type Turn } from "./model";
 
@@ -38,7 +39,7 @@ export function CodePanel({ setup, turns }: { setup: Setup; turns: readonly Turn
           </Group>
           <Code
             label={`Request in ${language}`}
-            code={codeOf(language, window.location.origin, chatRequest(setup, model, turns))}
+            code={codeOf(language, ORIGIN, chatRequest(setup, model, turns))}
           />
         </Accordion.Panel>
       </Accordion.Item>

@@ -1,5 +1,6 @@
 /** The requests of an upload. XMLHttpRequest for parts, because fetch tells no upload progress. */
 
+import { at } from "../../api/base";
 import { createClient, headersOf, required, type Schemas } from "../../api/client";
 import { ApiError, errorFrom } from "../../api/errors";
 import type { Credentials } from "../../api/session";
@@ -11,7 +12,7 @@ async function sendForm<T>(
   form: FormData,
   signal?: AbortSignal,
 ): Promise<T> {
-  const response = await fetch(path, {
+  const response = await fetch(at(path), {
     method: "POST",
     body: form,
     headers: headersOf(credentials),
@@ -78,7 +79,7 @@ export function sendPart(
   if (sha256 !== null) form.append("sha256", sha256);
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("POST", `/v1/uploads/${encodeURIComponent(uploadId)}/parts`);
+    request.open("POST", at(`/v1/uploads/${encodeURIComponent(uploadId)}/parts`));
     for (const [header, value] of Object.entries(headersOf(credentials)))
       request.setRequestHeader(header, value);
     request.responseType = "json";
