@@ -58,7 +58,16 @@ class Current:
 
 @BeforeBody
 async def current_session(request: Request) -> Current:
-    """Raises UnauthorizedError without one, and ForbiddenError as `session_token` does."""
+    """Raises UnauthorizedError without one or with one whose key has ended, and ForbiddenError as
+    `session_token` does."""
+    current = await session_to_end(request)
+    await state_of(request).auth.require_key(current.signed)
+    return current
+
+
+@BeforeBody
+async def session_to_end(request: Request) -> Current:
+    """The same, of which it does not matter whether its key has ended."""
     sessions = state_of(request).auth.sessions
     token = session_token(request, sessions)
     if token is None:
@@ -96,6 +105,7 @@ def told_to_a_person(request: Request, error: ApiError) -> Response:
 
 
 CurrentSession = Annotated[Current, Depends(current_session)]
+SessionToEnd = Annotated[Current, Depends(session_to_end)]
 
 
 @router.get("/methods")
@@ -190,7 +200,7 @@ async def get_session(current: CurrentSession, state: State) -> SessionView:
 
 
 @router.post("/logout")
-async def logout(current: CurrentSession, state: State, response: Response) -> SignedOut:
+async def logout(current: SessionToEnd, state: State, response: Response) -> SignedOut:
     """Sign out: end this session at once and everywhere."""
     async with state.db.admin_session() as session:
         await state.auth.sessions.end(session, current.signed, current.signed.id)
@@ -238,14 +248,15 @@ async def look_at_invitation(body: InvitationToken, state: State) -> Invited:
 @router.post("/invitations/accept")
 async def accept_invitation(body: InvitationToken, current: CurrentSession, state: State) -> Joined:
     """Accept an invitation, by the token in its link."""
-    person_id = current.signed.person_id
-    if person_id is None:
+    if current.signed.person_id is None:
         raise ForbiddenError(
             "Only a person can accept an invitation: sign in with the provider, not with a key.",
             code="person_required",
         )
     async with state.db.admin_session() as session:
-        joined = await service.accept(session, state.audit, state.secret, person_id, body.token)
+        joined = await service.accept(
+            session, state.audit, state.auth.admins, state.secret, current.signed, body.token
+        )
         await state.auth.commit_change(session)
     return joined
 
