@@ -148,7 +148,10 @@ def _taken(tenant: TenantContext, answer: list[Any]) -> Taken:
                 parallel_max=caps.parallel_requests,
             )
         )
-    refusal = Refusal(*scopes[number - 1], limit.decode(), retry_ms) if number else None
+    refusal = None
+    if number:
+        owner, caps = scopes[number - 1]
+        refusal = Refusal(owner, caps, limit.decode(), retry_ms)
     return Taken(refusal, LimitsNow(tuple(shown)), slot)
 
 
