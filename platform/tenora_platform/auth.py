@@ -81,7 +81,7 @@ def _authenticator(request: Request) -> Authenticator:
 @BeforeBody
 async def current_tenant(request: Request) -> TenantContext:
     """FastAPI dependency of every tenant route."""
-    return await _tenant_of(request, request.headers.get(TENANT_HEADER))
+    return await tenant_of_caller(request, request.headers.get(TENANT_HEADER))
 
 
 @BeforeBody
@@ -89,10 +89,11 @@ async def listening_tenant(request: Request) -> TenantContext:
     """As `current_tenant`, of streams: a browser's EventSource sends no headers of ours, so the
     address may say which tenant is meant."""
     named = request.headers.get(TENANT_HEADER) or request.query_params.get("tenant")
-    return await _tenant_of(request, named)
+    return await tenant_of_caller(request, named)
 
 
-async def _tenant_of(request: Request, wanted: str | None) -> TenantContext:
+async def tenant_of_caller(request: Request, wanted: str | None) -> TenantContext:
+    """Of who asks now; `wanted` is which of a person's tenants."""
     auth = _authenticator(request)
     session = session_token(request, auth.sessions)
     if session is not None:

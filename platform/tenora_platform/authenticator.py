@@ -24,10 +24,11 @@ from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.operators.roles import AdminContext
 from tenora_platform.people.choice import chosen_tenant, operator_role
 from tenora_platform.people.rights import MemberRole, role_may
-from tenora_platform.people.sessions import Sessions
+from tenora_platform.people.sessions import Sessions, SignedIn
 from tenora_platform.receipts.tables import TenantSettingsRow
 from tenora_platform.secret import ServerSecret
 from tenora_platform.single_flight import SingleFlight
+from tenora_platform.tenants.key_families import parents_of
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 
 _EPOCH = "tenora:auth:epoch"
@@ -103,6 +104,16 @@ class Authenticator:
             )
         async with self._db.admin_session() as session:
             return await self.admins.of_id(session, signed.admin_key_id, signed.key_prefix)
+
+    async def require_key(self, signed: SignedIn) -> None:
+        """Raises UnauthorizedError for a session whose key, or that secret of it, has ended."""
+        async with self._db.admin_session() as session:
+            if signed.admin_key_id is not None:
+                await self.admins.still(session, signed.admin_key_id, signed.key_prefix)
+            elif signed.api_key_id is not None:
+                key = await session.get_one(ApiKeyRow, signed.api_key_id)
+                good_until(key, signed.key_prefix)
+                await parents_of(session, key)
 
     async def _remembered(
         self,
@@ -195,6 +206,7 @@ class Authenticator:
             key_prefix=prefix,
             scopes=tuple(key.scopes),
             key_caps=Caps(**key.limits),
+            parents=await parents_of(session, key),
             key_models=None if key.models is None else tuple(key.models),
         )
 

@@ -46,6 +46,13 @@ class PlanTerms(Caps, frozen=True, kw_only=True):
     stored_responses: bool = False  # its tenants may have them
 
 
+class ParentKey(msgspec.Struct, frozen=True):
+    """A key that the asking one comes from, whose limits hold for both together."""
+
+    key_id: str
+    caps: Caps
+
+
 class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     """The tenant a request belongs to, by which key or person, under which plan."""
 
@@ -57,6 +64,7 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
     role: MemberRole | None = None  # a person's at this tenant; None: a key asks
     key_caps: Caps = Caps()  # of this key alone, within the plan's
+    parents: tuple[ParentKey, ...] = ()  # of this key, the nearest first
     key_models: tuple[str, ...] | None = None  # None: all of the tenant's
     prepaid: bool = False  # spends its credit only
     account_cap: Decimal | None = None  # a month's, beyond which it has itself refused
@@ -70,6 +78,11 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     def actor(self) -> str:
         """Names who asks in the audit log, without giving a key away."""
         return f"api_key:{self.key_id}" if self.role is None else f"person:{self.key_id}"
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """The asking key, or person, and the keys it comes from: what it uses counts for all."""
+        return (self.key_id, *(parent.key_id for parent in self.parents))
 
     def to_engine(self, tier: str | None = None) -> Tenant:
         """The tenant as the engine knows it. The plan promises its times for its own class: who

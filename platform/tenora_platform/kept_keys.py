@@ -16,7 +16,7 @@ from tenora_platform.errors import BadRequestError, ConflictError, UnauthorizedE
 from tenora_platform.keys import NewKey, hash_key, make_key
 from tenora_platform.secret import ServerSecret
 
-UNTOLD = frozenset({"created_at", "last_used_at", "hash", "previous_hash"})
+UNTOLD = frozenset({"created_at", "created_by", "lineage", "last_used_at", "hash", "previous_hash"})
 """Columns that the audit log does not get."""
 _LAST_USED_EVERY = timedelta(seconds=60)
 _Time = DateTime(timezone=True)
@@ -36,6 +36,7 @@ class KeptKey:
     revoked_at: Mapped[datetime | None] = mapped_column(_Time)
     last_used_at: Mapped[datetime | None] = mapped_column(_Time)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    created_by: Mapped[str | None] = mapped_column(Text)  # as the audit log names who asks
 
     @property
     def previous(self) -> dict[str, object] | None:

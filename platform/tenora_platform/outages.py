@@ -1,5 +1,6 @@
 """What a request is told while PostgreSQL or Redis is away: 503 with a code, for it may be sent
-again. It knows their drivers' errors, not who starts the servers again."""
+again; and 409 where another did the same at that moment. It knows their drivers' errors, not who
+starts the servers again."""
 
 from __future__ import annotations
 
@@ -11,25 +12,28 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from structlog.stdlib import BoundLogger
 
-from tenora_platform.errors import UnavailableError, response_of
+from tenora_platform.errors import ConflictError, UnavailableError, response_of
 from tenora_platform.marks import TakenError
 
 _log = structlog.get_logger(__name__)
 
 
+_UNIQUE_VIOLATION = "23505"
 _OVERDUE = {
     "57014": "The database did not finish this in time. Ask for less at once, or try again later.",
     "55P03": "Somebody else is changing the same thing at this moment. Please try again.",
     "25P03": "This took too long and was rolled back. Please try again.",
+    "40P01": "Somebody else is changing the same thing at this moment. Please try again.",
+    "40001": "Somebody else is changing the same thing at this moment. Please try again.",
 }
 """What `db.Database` lets PostgreSQL end: query_canceled, lock_not_available,
-idle_in_transaction_session_timeout."""
+idle_in_transaction_session_timeout, and deadlock_detected and serialization_failure."""
 
 
 def outage_of(error: Exception) -> UnavailableError | None:
     """The answer if the error means that a server is away or cannot take this request now; None if
     the mistake is ours."""
-    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    state = _sqlstate(error)
     if state in _OVERDUE:
         return UnavailableError(_OVERDUE[state], code="database_timeout")
     if isinstance(error, RedisError):
@@ -45,10 +49,24 @@ def outage_of(error: Exception) -> UnavailableError | None:
     return None
 
 
+def _sqlstate(error: Exception) -> str:
+    return str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
+
+
 def install_outage_handlers(app: FastAPI) -> None:
     """Beside `errors.install_error_handlers`, for what no route foresees."""
 
     async def on_server_error(request: Request, error: Exception) -> JSONResponse:
+        if _sqlstate(error) == _UNIQUE_VIOLATION:
+            _log.warning("two requests at once made the same", reason=first_line(error))
+            return response_of(
+                ConflictError(
+                    "Another request did the same at this moment. Look at what is there now, and "
+                    "try again if it is still needed.",
+                    code="done_at_once",
+                    retry=True,
+                )
+            )
         outage = outage_of(error)
         if outage is None:
             raise error

@@ -28,6 +28,8 @@ from tenora_platform.live.sources import Source
 from tenora_platform.live.stream import WAITING_MAX, Stream
 from tenora_platform.live.topics import BY_TABLE, SILENT, TOPICS, topics_of_action
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.people import service
+from tenora_platform.people.tables import PersonRow
 
 OWN = "/v1/events/stream"
 ALL = "/admin/v1/events"
@@ -171,6 +173,25 @@ async def test_a_revoked_key_and_an_ended_session_close_their_streams(api: Api) 
         assert await ended(by_session) == "session_over"
         assert await ended(by_owner) == "session_over"
         assert time.monotonic() - begun < 6
+
+
+async def test_a_stream_ends_for_who_belongs_to_another_tenant_by_now(api: Api) -> None:
+    """Also for one who need not say which tenant, since there is one of theirs at any time."""
+    before, *others = [await api.new_tenant(name) for name in ("before", "after", "third")]
+    owner = await signed_in(api, (before.id, "owner"))
+    person = await signed_in(api, (before.id, "viewer"))
+    async with (
+        served(api) as url,
+        listening(url, OWN, {"cookie": person.headers["cookie"]}) as stream,
+    ):
+        async with api.state.db.admin_session() as session:
+            row = await session.get_one(PersonRow, person.id)
+            for each in others:
+                await service.join(
+                    session, api.state.audit, row, each.id, "viewer", invitation=None
+                )
+        await owner.call("DELETE", f"/v1/people/{person.id}")
+        assert await ended(stream) == "not_a_member"
 
 
 async def test_a_person_of_several_tenants_says_which_in_the_address(api: Api) -> None:

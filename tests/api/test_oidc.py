@@ -229,7 +229,7 @@ async def test_a_removed_member_is_out_in_every_process(
         gone = await owner.call("DELETE", f"/v1/people/{person_id}")
         assert gone.status_code == 200
         for each in (leaver, there):
-            assert code_of(await each.open("/v1/adapters")) == (403, "no_membership")
+            assert code_of(await each.open("/v1/adapters")) == (401, "session_over")
     log = await api.admin("GET", f"/admin/v1/audit_logs?tenant_id={tenant.id}&limit=3")
     actions = [(each["action"], each["before"], each["after"]) for each in log.json()["data"]]
     said = {"person_id": person_id, "email": "joe@example.com"}

@@ -117,6 +117,42 @@ async def test_a_key_has_a_budget_of_its_own(api: Api) -> None:
     assert Decimal(shown["plan_month"]["spent"]) == 3 * (4 * PROMPT + 10 * OUTPUT)
 
 
+async def test_keys_that_a_key_creates_spend_its_budget(api: Api) -> None:
+    """By what API processes told, by the books, and by what either says when both are lost."""
+    await api.put_plan("roomy", {"budget": "1"})
+    tenant = await api.new_tenant("family", "roomy", limits={"budget_day": "0.000014"})
+    keys = [tenant]
+    for _ in range(2):
+        made = (await api.call(keys[-1].key, "POST", "/v1/api_keys", json={})).json()
+        keys.append(TestTenant(tenant.id, made["key"], made["id"]))
+    for each in (keys[1], keys[2], keys[2]):
+        assert (await ask(api, each)).status_code == 200
+    for each in keys:
+        assert (await ask(api, each)).json()["error"]["budget"] == "key_day"
+    cost = 4 * PROMPT + 10 * OUTPUT
+    async with asyncio.timeout(10):
+        while True:
+            if (await billed(api, tenant)) == 3 * cost:
+                break
+            await asyncio.sleep(0.02)
+    for forget in (False, True):
+        if forget:
+            await api.state.redis.delete(*await api.state.redis.keys("tenora:budgets:*"))
+        shown = [each for each in (await limits(api, keys[2]))["budgets"] if "key" in each["name"]]
+        assert [Decimal(each["spent"]) for each in shown] == [2 * cost, 3 * cost, 3 * cost]
+        accounts = await api.state.budgets.store.accounts(tenant.id)
+        now = datetime.now(UTC)
+        wrong = await api.state.budgets.seeder.seed(tenant.id, accounts, now, mend=True)
+        assert wrong == [], "the books say the same"
+
+
+async def billed(api: Api, tenant: TestTenant) -> Decimal:
+    page = (await api.call(tenant.key, "GET", "/v1/costs")).json()
+    return sum(
+        (Decimal(result["amount"]) for day in page["data"] for result in day["results"]), Decimal(0)
+    )
+
+
 async def test_a_soft_cap_tells_once_and_degrades(api: Api) -> None:
     caps = {"budget": "0.0001", "budget_soft": 0.05, "budget_action": "degrade"}
     await api.put_plan("soft", caps, sla_class="priority")

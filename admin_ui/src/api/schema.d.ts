@@ -727,12 +727,40 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Remove Operators Person */
+        /**
+         * Remove Operators Person
+         * @description Remove one of the operator's people: their sessions end, open invitations that they made are
+         *     withdrawn, and admin keys that they created are revoked. The last owner cannot be removed.
+         */
         delete: operations["admin_remove_operators_person"];
         options?: never;
         head?: never;
-        /** Change Operators Person */
+        /**
+         * Change Operators Person
+         * @description As PATCH /v1/people/{person_id}. Who is an owner no more loses the admin keys that they
+         *     created.
+         */
         patch: operations["admin_change_operators_person"];
+        trace?: never;
+    };
+    "/admin/v1/people/{person_id}/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * End Operators Persons Sessions
+         * @description End all sessions of one of the operator's people; they can sign in again.
+         */
+        delete: operations["admin_end_operators_persons_sessions"];
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/admin/v1/plans": {
@@ -1431,6 +1459,23 @@ export interface paths {
         head?: never;
         /** Change Tenants Person */
         patch: operations["admin_change_tenants_person"];
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/people/{person_id}/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** End Tenants Persons Sessions */
+        delete: operations["admin_end_tenants_persons_sessions"];
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/admin/v1/tenants/{tenant_id}/restore": {
@@ -2243,8 +2288,9 @@ export interface paths {
         /**
          * Create Key
          * @description Create another key of this tenant. It can have no more rights than the key that creates it:
-         *     absent fields are copied from that key, and asking for more is 400 `beyond_own_key`. Its secret
-         *     is only in this answer.
+         *     absent fields are copied from that key, and asking for more is 400 `beyond_own_key`. What it
+         *     uses also counts against that key's limits, and it ends with that key. Its secret is only in
+         *     this answer.
          */
         post: operations["api_keys_create_key"];
         delete?: never;
@@ -2266,8 +2312,8 @@ export interface paths {
         post?: never;
         /**
          * Revoke Key
-         * @description Revoke a key (also the one that sends the request) and end its requests in flight; they are
-         *     billed for what was generated.
+         * @description Revoke a key (also the one that sends the request) with all keys that it created, and end
+         *     their requests in flight; they are billed for what was generated.
          */
         delete: operations["api_keys_revoke_key"];
         options?: never;
@@ -2276,6 +2322,7 @@ export interface paths {
          * Change Key
          * @description Change a key, effective with the next request. Absent fields, single limits included, stay as
          *     they are; null removes a limit. No value may exceed what the key that sends the request has.
+         *     Scopes and models taken from a key are taken from the keys it created too.
          */
         patch: operations["api_keys_change_key"];
         trace?: never;
@@ -3019,17 +3066,40 @@ export interface paths {
         post?: never;
         /**
          * Remove Person
-         * @description Remove a person, at once and everywhere; their requests in flight end. The last owner cannot
-         *     be removed.
+         * @description Remove a person, at once and everywhere: their sessions and requests in flight end, open
+         *     invitations that they made are withdrawn, and API keys that they created are revoked. The last
+         *     owner cannot be removed.
          */
         delete: operations["people_remove_person"];
         options?: never;
         head?: never;
         /**
          * Change Person
-         * @description Change a person's role, effective with the next request. The last owner stays an owner.
+         * @description Change a person's role, effective with the next request. Of what they created, open
+         *     invitations are withdrawn and API keys revoked that the new role does not allow. The last owner
+         *     stays an owner.
          */
         patch: operations["people_change_person"];
+        trace?: never;
+    };
+    "/v1/people/{person_id}/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * End Persons Sessions
+         * @description End all sessions of a person at this tenant; they can sign in again.
+         */
+        delete: operations["people_end_persons_sessions"];
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/v1/prices": {
@@ -4180,6 +4250,8 @@ export interface components {
         AdminKey: {
             /** Created At */
             created_at?: string | null;
+            /** Created By */
+            created_by?: string | null;
             /** Expires At */
             expires_at?: string | null;
             /** Id */
@@ -4393,13 +4465,19 @@ export interface components {
             type: "message";
             usage: components["schemas"]["MessageUsage"];
         };
-        /** ApiKey */
+        /**
+         * ApiKey
+         * @description `created_by`: `api_key:`, `person:` or `admin_key:` and an id. A key that an API key created
+         *     shares that key's limits and ends with it.
+         */
         ApiKey: {
             /**
              * Created At
              * Format: date-time
              */
             created_at: string;
+            /** Created By */
+            created_by: string | null;
             /** Expires At */
             expires_at: string | null;
             /** Id */
@@ -4724,9 +4802,12 @@ export interface components {
         /**
          * BudgetView
          * @description `held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
-         *     `hard` if nothing is left. `currency` is null while no price list is in force.
+         *     `hard` if nothing is left. `currency` is null while no price list is in force. `api_key_id`: the
+         *     key whose budget it is, which may be one that the asking key comes from.
          */
         BudgetView: {
+            /** Api Key Id */
+            api_key_id: string | null;
             /** Cap */
             cap: string;
             /** Currency */
@@ -7314,6 +7395,8 @@ export interface components {
         MemberOut: {
             /** Email */
             email: string | null;
+            /** Email Verified */
+            email_verified: boolean;
             /** Id */
             id: string;
             /**
@@ -7626,6 +7709,8 @@ export interface components {
         MyPerson: {
             /** Email */
             email: string | null;
+            /** Email Verified */
+            email_verified: boolean;
             /** Id */
             id: string;
             /** Name */
@@ -7726,6 +7811,8 @@ export interface components {
         NewAdminKey: {
             /** Created At */
             created_at?: string | null;
+            /** Created By */
+            created_by?: string | null;
             /** Expires At */
             expires_at?: string | null;
             /** Id */
@@ -7769,6 +7856,8 @@ export interface components {
              * Format: date-time
              */
             created_at: string;
+            /** Created By */
+            created_by: string | null;
             /** Expires At */
             expires_at: string | null;
             /** Id */
@@ -10198,6 +10287,8 @@ export interface components {
         SessionPerson: {
             /** Email */
             email: string | null;
+            /** Email Verified */
+            email_verified: boolean;
             /** Id */
             id: string;
             /** Name */
@@ -13287,7 +13378,10 @@ export interface operations {
     };
     admin_remove_operators_person: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to revoke the keys that they created */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 person_id: string;
@@ -13318,7 +13412,10 @@ export interface operations {
     };
     admin_change_operators_person: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to revoke the keys that they created */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 person_id: string;
@@ -13347,6 +13444,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MemberOut"];
+                };
+            };
+        };
+    };
+    admin_end_operators_persons_sessions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };
@@ -14873,7 +15001,10 @@ export interface operations {
     };
     admin_remove_tenants_person: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to revoke the keys that they created */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 person_id: string;
@@ -14905,7 +15036,10 @@ export interface operations {
     };
     admin_change_tenants_person: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to revoke the keys that they created */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 person_id: string;
@@ -14935,6 +15069,38 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MemberOut"];
+                };
+            };
+        };
+    };
+    admin_end_tenants_persons_sessions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };
@@ -18170,7 +18336,10 @@ export interface operations {
     };
     people_remove_person: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to revoke the keys that they created */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 person_id: string;
@@ -18201,7 +18370,10 @@ export interface operations {
     };
     people_change_person: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to revoke the keys that they created */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 person_id: string;
@@ -18230,6 +18402,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MemberOut"];
+                };
+            };
+        };
+    };
+    people_end_persons_sessions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };

@@ -5,6 +5,7 @@
 
 import { createClient, type Schemas } from "./client";
 import { ApiError, describe } from "./errors";
+import { nameOf } from "./person";
 
 export type Role = "tenant" | "admin";
 
@@ -60,9 +61,7 @@ export function sessionOf(view: Schemas["SessionView"], wanted: string | null): 
   const key = view.type === "api_key" ? "tn_" : "tna_";
   return {
     csrf: view.csrf_token,
-    who: view.person
-      ? (view.person.email ?? view.person.name ?? view.person.id)
-      : `${key}${view.key?.prefix ?? "configured"}…`,
+    who: view.person ? nameOf(view.person) : `${key}${view.key?.prefix ?? "configured"}…`,
     keyName: view.key?.name ?? null,
     isPerson: view.type === "person",
     places,

@@ -1,15 +1,23 @@
 /** Who belongs somewhere, as what, and who is invited; the same for tenants and the operator. */
 
-import { Anchor, Badge, Button, NativeSelect, Stack, Text } from "@mantine/core";
+import { Anchor, Badge, Button, Checkbox, Group, NativeSelect, Stack, Text } from "@mantine/core";
 import { IconUsersGroup } from "@tabler/icons-react";
 import { useState } from "react";
+import { nameOf } from "../api/person";
 import { ConfirmModal } from "../components/ConfirmModal";
 import { type Column, DataTable } from "../components/DataTable";
 import { formatDate } from "../components/format";
 import { Panel } from "../components/Panel";
 import { EmptyState, ErrorState, TableSkeleton } from "../components/states";
-import { type Invitation, nameOf, type Person, rolesOf, type Whose } from "./model";
-import { useChangeRole, useInvitations, usePeople, useRemove, useWithdraw } from "./queries";
+import { type Invitation, type Person, rolesOf, type Whose } from "./model";
+import {
+  useChangeRole,
+  useInvitations,
+  usePeople,
+  useRemove,
+  useSignOut,
+  useWithdraw,
+} from "./queries";
 
 interface PeopleProps {
   whose: Whose;
@@ -28,8 +36,9 @@ export function People({ whose, mayChange }: PeopleProps) {
 function Members({ whose, mayChange }: PeopleProps) {
   const people = usePeople(whose);
   const [leaving, setLeaving] = useState<Person | null>(null);
+  const [demoted, setDemoted] = useState<Demoted | null>(null);
+  const [signedOut, setSignedOut] = useState<Person | null>(null);
   const change = useChangeRole(whose);
-  const remove = useRemove(whose);
   if (people.isPending) return <TableSkeleton />;
   if (people.error) return <ErrorState error={people.error} onRetry={people.refetch} />;
   const columns: Column<Person>[] = [
@@ -60,7 +69,11 @@ function Members({ whose, mayChange }: PeopleProps) {
             size="xs"
             value={person.role}
             data={Object.keys(rolesOf(whose))}
-            onChange={(event) => change.mutate({ id: person.id, role: event.currentTarget.value })}
+            onChange={(event) => {
+              const role = event.currentTarget.value;
+              if (person.role === "owner") setDemoted({ person, role });
+              else change.mutate({ id: person.id, role });
+            }}
           />
         ) : (
           person.role
@@ -83,21 +96,31 @@ function Members({ whose, mayChange }: PeopleProps) {
     columns.push({
       key: "actions",
       header: "Actions",
-      width: 110,
+      width: 210,
       cell: (person) => (
-        <Button
-          size="compact-sm"
-          variant="default"
-          aria-label={`Remove ${nameOf(person)}`}
-          onClick={() => setLeaving(person)}
-        >
-          Remove
-        </Button>
+        <Group gap={6} wrap="nowrap">
+          <Button
+            size="compact-sm"
+            variant="default"
+            aria-label={`End the sessions of ${nameOf(person)}`}
+            onClick={() => setSignedOut(person)}
+          >
+            End sessions
+          </Button>
+          <Button
+            size="compact-sm"
+            variant="default"
+            aria-label={`Remove ${nameOf(person)}`}
+            onClick={() => setLeaving(person)}
+          >
+            Remove
+          </Button>
+        </Group>
       ),
     });
   return (
     <>
-      {change.error ? <ErrorState error={change.error} /> : null}
+      {change.error && demoted === null ? <ErrorState error={change.error} /> : null}
       {people.rows.length === 0 ? (
         <EmptyState icon={<IconUsersGroup size={24} />} title="No people yet">
           People join with an invitation link. This needs a sign-in provider on this server; API
@@ -114,23 +137,84 @@ function Members({ whose, mayChange }: PeopleProps) {
         />
       )}
       <ConfirmModal
-        opened={leaving !== null}
-        title="Remove person"
-        confirm="Remove"
-        busy={remove.isPending}
-        error={remove.error}
+        opened={demoted !== null}
+        title="Change role"
+        confirm="Change role"
+        busy={change.isPending}
+        error={change.error}
         onConfirm={() =>
-          leaving && remove.mutate(leaving.id, { onSuccess: () => setLeaving(null) })
+          demoted &&
+          change.mutate(
+            { id: demoted.person.id, role: demoted.role },
+            { onSuccess: () => setDemoted(null) },
+          )
         }
         onClose={() => {
-          remove.reset();
-          setLeaving(null);
+          change.reset();
+          setDemoted(null);
         }}
       >
-        {leaving && nameOf(leaving)} loses access immediately, and their running requests are
-        stopped. API keys that they created keep working.
+        {demoted && nameOf(demoted.person)} becomes {demoted?.role}. Of what they created, keys are
+        revoked and open invitations withdrawn that this role does not allow.
       </ConfirmModal>
+      {leaving && <RemoveModal whose={whose} person={leaving} onClose={() => setLeaving(null)} />}
+      {signedOut && (
+        <SignOutModal whose={whose} person={signedOut} onClose={() => setSignedOut(null)} />
+      )}
     </>
+  );
+}
+
+interface Demoted {
+  person: Person;
+  role: string;
+}
+
+interface PersonDialogProps {
+  whose: Whose;
+  person: Person;
+  onClose: () => void;
+}
+
+function RemoveModal({ whose, person, onClose }: PersonDialogProps) {
+  const remove = useRemove(whose);
+  const [revokeKeys, setRevokeKeys] = useState(true);
+  return (
+    <ConfirmModal
+      opened
+      title="Remove person"
+      confirm="Remove"
+      busy={remove.isPending}
+      error={remove.error}
+      onConfirm={() => remove.mutate({ id: person.id, revokeKeys }, { onSuccess: onClose })}
+      onClose={onClose}
+    >
+      {nameOf(person)} loses access immediately. Their sessions end, their running requests are
+      stopped, and open invitations that they created are withdrawn.
+      <Checkbox
+        mt="sm"
+        label={`Revoke the ${whose === "operator" ? "admin" : "API"} keys that they created`}
+        checked={revokeKeys}
+        onChange={(event) => setRevokeKeys(event.currentTarget.checked)}
+      />
+    </ConfirmModal>
+  );
+}
+
+function SignOutModal({ whose, person, onClose }: PersonDialogProps) {
+  const signOut = useSignOut(whose);
+  return (
+    <ConfirmModal
+      opened
+      title="End sessions"
+      confirm="End sessions"
+      busy={signOut.isPending}
+      error={signOut.error}
+      onConfirm={() => signOut.mutate(person.id, { onSuccess: onClose })}
+      onClose={onClose}
+    >
+      {nameOf(person)} is signed out immediately in all browsers and can sign in again.
+    </ConfirmModal>
   );
 }
 

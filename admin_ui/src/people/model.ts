@@ -38,10 +38,6 @@ export function isOperatorRole(role: string): role is OperatorRole {
   return role in OPERATORS;
 }
 
-export function nameOf({ email, name, id }: Person): string {
-  return email ?? name ?? id;
-}
-
 /** A role as it goes to the server. Throws for one that does not exist there. */
 export function memberRole(role: string): MemberRole {
   if (!isMemberRole(role)) throw new RangeError(`${role} is not a tenant role.`);

@@ -86,13 +86,36 @@ export function useChangeRole(whose: Whose) {
   });
 }
 
+interface Leaving {
+  id: string;
+  revokeKeys: boolean;
+}
+
 export function useRemove(whose: Whose) {
+  return useChange<Leaving, Schemas["Deleted"]>(
+    ["/people", "/invitations", "/api_keys", "/admin_keys"],
+    (client, { id, revokeKeys }) => {
+      const path = { person_id: id };
+      const query = { revoke_keys: revokeKeys };
+      if (whose === "own")
+        return client.DELETE("/v1/people/{person_id}", { params: { path, query } });
+      if (whose === "operator")
+        return client.DELETE("/admin/v1/people/{person_id}", { params: { path, query } });
+      return client.DELETE("/admin/v1/tenants/{tenant_id}/people/{person_id}", {
+        params: { path: { ...path, tenant_id: whose.tenant }, query },
+      });
+    },
+  );
+}
+
+export function useSignOut(whose: Whose) {
   return useChange<string, Schemas["Deleted"]>(TOUCHED, (client, person_id) => {
     const path = { person_id };
-    if (whose === "own") return client.DELETE("/v1/people/{person_id}", { params: { path } });
+    if (whose === "own")
+      return client.DELETE("/v1/people/{person_id}/sessions", { params: { path } });
     if (whose === "operator")
-      return client.DELETE("/admin/v1/people/{person_id}", { params: { path } });
-    return client.DELETE("/admin/v1/tenants/{tenant_id}/people/{person_id}", {
+      return client.DELETE("/admin/v1/people/{person_id}/sessions", { params: { path } });
+    return client.DELETE("/admin/v1/tenants/{tenant_id}/people/{person_id}/sessions", {
       params: { path: { ...path, tenant_id: whose.tenant } },
     });
   });

@@ -14,6 +14,7 @@ from tenora_engine.events import UsageRecord
 from tenora_platform.auth import Caps, TenantContext
 from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import Rating, Volume, priced
+from tenora_platform.contexts import ParentKey
 from tenora_platform.usage.records import billable, usage_event
 
 BudgetName = Literal["key_day", "key_month", "account_month", "plan_day", "plan_month", "credit"]
@@ -45,7 +46,7 @@ class Charge:
 
     event_id: str
     tenant_id: str
-    key_id: str
+    keys: tuple[str, ...]  # the key, or person, and the keys it comes from
     at: datetime
     nanos: int
     output_tokens: int = 0
@@ -53,26 +54,26 @@ class Charge:
 
 def has_budget(tenant: TenantContext) -> bool:
     """Whether requests of this key are under any budget at all."""
-    plan, key = tenant.plan, tenant.key_caps
+    every = (tenant.plan, tenant.key_caps, *(parent.caps for parent in tenant.parents))
     return (
-        plan.budget is not None
-        or plan.budget_day is not None
-        or key.budget is not None
-        or key.budget_day is not None
+        any(caps.budget is not None or caps.budget_day is not None for caps in every)
         or tenant.account_cap is not None
         or tenant.prepaid
     )
 
 
 def budgets_of(tenant: TenantContext, now: datetime, currency: str | None = None) -> list[Budget]:
-    """Those of its key first: the narrowest one that refuses is the one that is named. `currency`
-    is that of the tenant's prices; an account's budget in another holds nothing up, for no amount
-    is compared with one of another currency."""
+    """Those of its key first, then of the keys that it comes from: the narrowest one that refuses
+    is the one that is named. `currency` is that of the tenant's prices; an account's budget in
+    another holds nothing up, for no amount is compared with one of another currency."""
     day, month = day_start(now), month_start(now)
-    key, plan, key_id = tenant.key_caps, tenant.plan, tenant.key_id
-    every: list[tuple[BudgetName, Caps, str | None, Decimal | None, datetime]] = [
-        ("key_day", key, key_id, key.budget_day, day),
-        ("key_month", key, key_id, key.budget, month),
+    plan = tenant.plan
+    every: list[tuple[BudgetName, Caps, str | None, Decimal | None, datetime]] = []
+    for parent in (ParentKey(tenant.key_id, tenant.key_caps), *tenant.parents):
+        key, key_id = parent.caps, parent.key_id
+        every.append(("key_day", key, key_id, key.budget_day, day))
+        every.append(("key_month", key, key_id, key.budget, month))
+    every += [
         ("account_month", Caps(), None, _account_cap(tenant, currency), month),
         ("plan_day", plan, None, plan.budget_day, day),
         ("plan_month", plan, None, plan.budget, month),
@@ -146,21 +147,24 @@ def money_of(nanos: int) -> Decimal:
     return _WIDE.scaleb(Decimal(nanos), -9)
 
 
-def charge_of(record: UsageRecord, prices: Prices, used: Mapping[Volume, int]) -> Charge:
+def charge_of(
+    record: UsageRecord, prices: Prices, used: Mapping[Volume, int], keys: tuple[str, ...]
+) -> Charge:
     """What the usage sink will make of this record, at most: where its price has tiers, the dearest
-    of those that are left beyond `used`; the books' word replaces it. Raises BadRecordError for one
-    that cannot become an event, UnratableError for one that cannot be priced."""
+    of those that are left beyond `used`; the books' word replaces it. It counts for `keys`. Raises
+    BadRecordError for one that cannot become an event, UnratableError for one that cannot be
+    priced."""
     event = usage_event(record)
     rating = priced(prices, billable(event)).rating_at_most(used)
-    return charge_for(rating, event.series.api_key_id)
+    return charge_for(rating, keys)
 
 
-def charge_for(rating: Rating, key_id: str | None) -> Charge:
+def charge_for(rating: Rating, keys: tuple[str, ...]) -> Charge:
     event = rating.event
     return Charge(
         event_id=event.event_id,
         tenant_id=event.tenant_id,
-        key_id=key_id or "",
+        keys=keys,
         at=event.event_time,
         nanos=rating.nanos,
         output_tokens=event.output_tokens,

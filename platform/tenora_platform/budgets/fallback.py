@@ -30,7 +30,7 @@ _LAG_S = 5.0  # what has been settled for longer is in the books
 @dataclass(frozen=True, slots=True)
 class _Held:
     tenant_id: str
-    key_id: str
+    keys: tuple[str, ...]
     nanos: int
 
 
@@ -74,16 +74,16 @@ class LocalBooks:
     def took(self, hold: BudgetHold) -> None:
         tenant = hold.tenant
         for event_id, nanos in hold.amounts.items():
-            self._held[event_id] = _Held(tenant.tenant_id, tenant.key_id, nanos)
+            self._held[event_id] = _Held(tenant.tenant_id, tenant.lineage, nanos)
 
     def gave_back(self, hold: BudgetHold) -> None:
         for event_id in hold.amounts:
             self._held.pop(event_id, None)
 
-    def held(self, event_id: str) -> tuple[int, str] | None:
-        """(nanos, key id) of a sequence that still runs here."""
+    def held(self, event_id: str) -> tuple[int, tuple[str, ...]] | None:
+        """(nanos, its keys) of a sequence that still runs here."""
         found = self._held.get(event_id)
-        return None if found is None else (found.nanos, found.key_id)
+        return None if found is None else (found.nanos, found.keys)
 
     def held_by_tenant(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = defaultdict(list)
@@ -168,7 +168,7 @@ class LocalBooks:
         held = sum(
             each.nanos
             for each in self._held.values()
-            if each.tenant_id == tenant.tenant_id and budget.key_id in (None, each.key_id)
+            if each.tenant_id == tenant.tenant_id and _counts_for(each.keys, budget)
         )
         cap = read.spent.get("credit_cap", 0) if budget.cap is None else budget.cap
         return Level(budget, spent, cap, held)
@@ -180,7 +180,11 @@ def _remember(reads: dict[_Asked, _Read], asked: _Asked, read: _Read) -> None:
     reads[asked] = read
 
 
+def _counts_for(keys: Sequence[str], budget: Budget) -> bool:
+    return budget.key_id is None or budget.key_id in keys
+
+
 def _belongs(charge: Charge, budget: Budget) -> bool:
-    if budget.key_id not in (None, charge.key_id):
+    if not _counts_for(charge.keys, budget):
         return False
     return budget.start is None or budget.start in (day_start(charge.at), month_start(charge.at))

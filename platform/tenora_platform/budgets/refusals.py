@@ -36,6 +36,8 @@ def refusal(level: Level, wanted: int = 0) -> QuotaExceededError:
     else:
         words += f"; it resets at {level.budget.resets_at:%Y-%m-%dT%H:%M:%SZ}."
     details: dict[str, str] = {"budget": level.budget.name}
+    if level.budget.key_id is not None:
+        details["api_key_id"] = level.budget.key_id  # perhaps one that the asking key comes from
     if currency is not None:
         details["currency"] = currency
     if level.budget.resets_at is not None:

@@ -12,7 +12,7 @@ from operator import add
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, any_, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.rating import exact_sum
@@ -20,7 +20,7 @@ from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.budgets.accounts import Charge
 from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.paging import having
-from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.tenants.tables import ApiKeyRow, TenantRow
 from tenora_platform.times import LATEST
 from tenora_platform.usage.ids import event_of, event_text, occupancy_of, occupancy_text
 from tenora_platform.usage.reading import Span as Rest
@@ -137,8 +137,13 @@ def _edge(
 
 
 def _series_of(tenant_id: str, key_id: str) -> Select[int]:
+    """Of the key, and of those that come from it."""
+    children = select(ApiKeyRow.id).where(
+        ApiKeyRow.tenant_id == tenant_id, literal(key_id) == any_(ApiKeyRow.lineage)
+    )
+    key = UsageSeriesRow.api_key_id
     return select(UsageSeriesRow.id).where(
-        UsageSeriesRow.tenant_id == tenant_id, UsageSeriesRow.api_key_id == key_id
+        UsageSeriesRow.tenant_id == tenant_id, (key == key_id) | key.in_(children)
     )
 
 
@@ -152,10 +157,12 @@ async def lately_stored(
             UsageEventRow.request,
             UsageEventRow.sequence,
             UsageSeriesRow.api_key_id,
+            ApiKeyRow.lineage,
             UsageEventRow.event_time,
             _nanos(UsageEventRow),
         )
         .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
+        .outerjoin(ApiKeyRow, ApiKeyRow.id == UsageSeriesRow.api_key_id)
         .where(
             UsageEventRow.tenant_no == tenant_no(tenant_id),
             UsageEventRow.price_version_no.is_not(None),
@@ -171,9 +178,10 @@ async def lately_stored(
     named = query.where(tuple_(UsageEventRow.request, UsageEventRow.sequence).in_(asked))
     found: dict[str, Charge] = {}
     for part in (new, named) if asked else (new,):
-        for kind, request, sequence, key, at, nanos in await session.execute(part):
+        for kind, request, sequence, key, lineage, at, nanos in await session.execute(part):
             event_id = event_text(kind, request, sequence)
-            found[event_id] = Charge(event_id, tenant_id, key or "", at, int(nanos))
+            keys = (key, *(lineage or ())) if key else ()
+            found[event_id] = Charge(event_id, tenant_id, keys, at, int(nanos))
     return [*found.values(), *await _lately_held(session, tenant_id, within, held)]
 
 
@@ -189,7 +197,7 @@ async def _lately_held(
         | row.id.in_(ids),
     )
     return [
-        Charge(occupancy_text(id_), tenant_id, "", at, int(nanos))
+        Charge(occupancy_text(id_), tenant_id, (), at, int(nanos))
         for id_, at, nanos in await session.execute(query)
     ]
 

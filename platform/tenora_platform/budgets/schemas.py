@@ -27,9 +27,11 @@ Note = Annotated[
 
 class BudgetView(BaseModel):
     """`held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
-    `hard` if nothing is left. `currency` is null while no price list is in force."""
+    `hard` if nothing is left. `currency` is null while no price list is in force. `api_key_id`: the
+    key whose budget it is, which may be one that the asking key comes from."""
 
     name: BudgetName
+    api_key_id: str | None
     currency: str | None
     cap: str
     spent: str
@@ -41,6 +43,7 @@ class BudgetView(BaseModel):
     def of(cls, level: Level) -> BudgetView:
         return cls(
             name=level.budget.name,
+            api_key_id=level.budget.key_id,
             currency=level.budget.currency,
             cap=f"{money_of(level.cap or 0):f}",
             spent=f"{money_of(level.spent or 0):f}",

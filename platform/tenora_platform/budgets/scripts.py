@@ -2,12 +2,14 @@
 
 KEYS[1] spent    hash: account -> nanos. An account that is missing is not known, and not 0. Beside
                  them `credit_cap`, `credit_since` and `credit_until` (ms), and `open`
-KEYS[2] holds    hash: event id of a running sequence -> "until ms|nanos|key id"
-KEYS[3] events   hash: event id -> "kind|nanos|at ms|day|key id" of what has been counted. Kind `p`:
+KEYS[2] holds    hash: event id of a running sequence -> "until ms|nanos|keys"
+KEYS[3] events   hash: event id -> "kind|nanos|at ms|day|keys" of what has been counted. Kind `p`:
                  an API process has told of it, the books have not; `s`: it is in the books
 KEYS[4] pending  sorted set: event ids of kind p by when they were counted (ms)
 KEYS[5] stored   sorted set: event ids of kind s, likewise
 KEYS[6] lengths  hash: model -> "sequences|mean|variance" of output tokens
+
+`keys` are the id of a key and of those that it comes from, with commas in between.
 
 So an event charges every account once, whoever tells of it, and however often; and it ends the hold
 of its sequence in the same step."""
@@ -35,10 +37,10 @@ _COUNT = (
 local PENDING_MS, STORED_MS = {PENDING_MS}, {STORED_MS}
 """
     + """
-local function names_of(day, key, at)
+local function names_of(day, keys, at)
   local month = string.sub(day, 1, 7)
   local names = {'d:' .. day, 'm:' .. month}
-  if key ~= '' then
+  for key in string.gmatch(keys, '[^,]+') do
     table.insert(names, 'k:' .. key .. ':d:' .. day)
     table.insert(names, 'k:' .. key .. ':m:' .. month)
   end
@@ -95,18 +97,18 @@ end
 """
 )
 
-# ARGV: lease ms (0: only look), key id, model, output tokens without a history, nanos an output
-# token, number of budgets B, then of each: account, cap ('': credit's), 'key' or 'tenant'; then of
-# each sequence: event id, nanos of its prompt, its most output tokens.
-# Returns {what, index, expected output tokens, held of tenant, held of key, then of each budget:
-# spent ('': not known), cap}; `what` is 'held', 'refused' (by budget `index`) or 'unknown'.
+# ARGV: lease ms (0: only look), keys, model, output tokens without a history, nanos an output
+# token, number of budgets B, then of each: account, cap ('': credit's), whose key's ('': the whole
+# tenant's); then of each sequence: event id, nanos of its prompt, its most output tokens.
+# Returns {what, index, expected output tokens, then of each budget: spent ('': not known), cap,
+# held}; `what` is 'held', 'refused' (by budget `index`) or 'unknown'.
 ACQUIRE = (
     _NOW
     + f"""
 local KEPT_MS = {KEPT_MS}
 """
     + """
-local lease_ms, key_id, model = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local lease_ms, keys, model = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local budgets = tonumber(ARGV[6])
 local first = 7 + 3 * budgets
 
@@ -114,15 +116,18 @@ local first = 7 + 3 * budgets
 local own = {}
 for i = first, #ARGV, 3 do own[ARGV[i]] = true end
 
-local held_tenant, held_key = 0, 0
+local held_of = {[''] = 0}  -- by key; '' is the whole tenant
+for each = 1, budgets do held_of[ARGV[6 + 3 * each]] = 0 end
 local holds = redis.call('HGETALL', KEYS[2])
 for i = 1, #holds, 2 do
-  local until_ms, nanos, key = string.match(holds[i + 1], '^(%d+)|(%d+)|(.*)$')
+  local until_ms, nanos, of = string.match(holds[i + 1], '^(%d+)|(%d+)|(.*)$')
   if tonumber(until_ms) <= now then
     redis.call('HDEL', KEYS[2], holds[i])
   elseif not own[holds[i]] then
-    held_tenant = held_tenant + nanos
-    if key == key_id then held_key = held_key + nanos end
+    held_of[''] = held_of[''] + nanos
+    for key in string.gmatch(of, '[^,]+') do
+      if held_of[key] then held_of[key] = held_of[key] + nanos end
+    end
   end
 end
 
@@ -154,10 +159,11 @@ for each = 1, budgets do
   end
   table.insert(found, spent or '')
   table.insert(found, cap or '')
+  table.insert(found, whole(held_of[ARGV[at + 2]]))
   if not spent then
     what = 'unknown'
   elseif what == 'held' and lease_ms > 0 then
-    local held = ARGV[at + 2] == 'key' and held_key or held_tenant
+    local held = held_of[ARGV[at + 2]]
     spent, cap = tonumber(spent), tonumber(cap)
     if spent >= cap or spent + held + wanted > cap then what, index = 'refused', each end
   end
@@ -166,17 +172,17 @@ end
 if what == 'held' and lease_ms > 0 then
   for i = first, #ARGV, 3 do
     local nanos = amounts[(i - first) / 3 + 1]
-    redis.call('HSET', KEYS[2], ARGV[i], whole(now + lease_ms) .. '|' .. nanos .. '|' .. key_id)
+    redis.call('HSET', KEYS[2], ARGV[i], whole(now + lease_ms) .. '|' .. nanos .. '|' .. keys)
   end
   redis.call('PEXPIRE', KEYS[2], 2 * lease_ms)
   redis.call('PEXPIRE', KEYS[1], KEPT_MS)
 end
-return {what, index, whole(expected), whole(held_tenant), whole(held_key), unpack(found)}
+return {what, index, whole(expected), unpack(found)}
 """
 )
 
 # ARGV: model ('': the books tell, not an API process), number of events, then of each: id, nanos,
-# day, key id, at ms, output tokens; then ids of holds that are released.
+# day, keys, at ms, output tokens; then ids of holds that are released.
 # Returns how many were new.
 COUNT = (
     _COUNT
@@ -229,7 +235,7 @@ return pending
 # What the database said in one snapshot. ARGV: '1' to put right what is known already, ms of
 # before the snapshot, oldest day and month to keep, credit's cap, since and until ('': leave them),
 # number of accounts, then of each: account, nanos; then the events that the snapshot held and that
-# somebody may still tell of: id, nanos, day, key id, at ms.
+# somebody may still tell of: id, nanos, day, keys, at ms.
 # Returns {account, before, now, ...} of those that were known and wrong.
 SEED = (
     _COUNT
@@ -309,7 +315,7 @@ return missing
 """
 )
 
-# ARGV: lease ms, then of each: id, "nanos|key id": hold again what has run out though it still
+# ARGV: lease ms, then of each: id, "nanos|keys": hold again what has run out though it still
 # runs; never what has been counted.
 RETAKE = (
     _NOW

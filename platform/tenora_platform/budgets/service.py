@@ -31,6 +31,7 @@ from tenora_platform.budgets.accounts import (
 from tenora_platform.budgets.alerts import AccountAlerts
 from tenora_platform.budgets.estimate import estimate
 from tenora_platform.budgets.fallback import LocalBooks
+from tenora_platform.budgets.families import Families
 from tenora_platform.budgets.hold import NO_HOLD, BudgetHold, Run, is_degraded
 from tenora_platform.budgets.refusals import refusal
 from tenora_platform.budgets.seeding import Seeder
@@ -80,6 +81,7 @@ class Budgets:
         self._prices = PriceBook(db)
         self.alerts = AccountAlerts(db)
         self._teller = Teller(db)
+        self._families = Families(db)
         self._local = LocalBooks(self.seeder, processes)
         self._metrics = metrics
         self._clock = clock
@@ -168,8 +170,9 @@ class Budgets:
         self.alerts.touch(by_tenant)
         try:
             for tenant_id in await self.store.with_counters(list(by_tenant)):
-                await self.store.book(tenant_id, by_tenant[tenant_id])
-        except RedisError as error:
+                counted = await self._families.whole(by_tenant[tenant_id])
+                await self.store.book(tenant_id, counted)
+        except (RedisError, SQLAlchemyError) as error:
             _log.warning(
                 "cost of requests not sent to Redis", events=len(charges), reason=str(error)
             )
@@ -228,7 +231,7 @@ class Budgets:
         self, tenant: TenantContext, budgets: Sequence[Budget], work: Work
     ) -> Answer:
         for _ in range(_SEEDS_MAX):
-            answer = await self.store.acquire(tenant.tenant_id, tenant.key_id, budgets, work)
+            answer = await self.store.acquire(tenant.tenant_id, tenant.lineage, budgets, work)
             if answer.what != "unknown":
                 return answer
             unknown = tuple(each.budget.account for each in answer.levels if each.spent is None)
@@ -250,7 +253,7 @@ class Budgets:
             prices = await self._prices.lists() if records else Prices()
             used = await self._prices.used(hold.tenant.tenant_id)
             for record in records:
-                charges.append(charge_of(record, prices, used))
+                charges.append(charge_of(record, prices, used, hold.tenant.lineage))
         except (BadRecordError, UnratableError, SQLAlchemyError) as error:
             # Held for a lease; the books say what it costs.
             _log.warning("request not settled", model=hold.model, reason=str(error))

@@ -118,33 +118,30 @@ class BudgetStore:
         self._retake = redis.register_script(RETAKE)
 
     async def acquire(
-        self, tenant_id: str, key_id: str, budgets: Sequence[Budget], work: Work
+        self, tenant_id: str, keys: Sequence[str], budgets: Sequence[Budget], work: Work
     ) -> Answer:
-        """Hold what each sequence is expected to cost, if no budget would be passed. With NOTHING
-        it only looks."""
+        """Hold what each sequence of `keys` is expected to cost, if no budget would be passed. With
+        NOTHING it only looks."""
         args: list[Any] = [
             self._lease_ms if work.sequences else 0,
-            key_id,
+            _joined(keys),
             work.model,
             work.unknown_tokens,
             repr(work.token_nanos),
             len(budgets),
         ]
         for budget in budgets:
-            of = "tenant" if budget.key_id is None else "key"
-            args += [budget.account, "" if budget.cap is None else budget.cap, of]
+            cap = "" if budget.cap is None else budget.cap
+            args += [budget.account, cap, budget.key_id or ""]
         for each in work.sequences:
             args += [each.event_id, each.prompt_nanos, each.tokens_max]
         answer = await self._acquire(keys=_keys(tenant_id), args=args)
-        what, index, expected, held_tenant, held_key, *found = answer
+        what, index, expected, *found = answer
         levels = [
-            Level(
-                budget=budget,
-                spent=_number(spent),
-                cap=_number(cap),
-                held=int(held_tenant if budget.key_id is None else held_key),
+            Level(budget=budget, spent=_number(spent), cap=_number(cap), held=int(held))
+            for budget, spent, cap, held in zip(
+                budgets, found[::3], found[1::3], found[2::3], strict=True
             )
-            for budget, spent, cap in zip(budgets, found[::2], found[1::2], strict=True)
         ]
         by = levels[index - 1] if what == b"refused" else None
         return Answer(what.decode(), by, int(expected), levels)
@@ -232,11 +229,13 @@ class BudgetStore:
         missing = await self._renew(keys=_keys(tenant_id), args=[self._lease_ms, *ids])
         return [each.decode() for each in missing]
 
-    async def retake(self, tenant_id: str, holds: Iterable[tuple[str, int, str]]) -> None:
-        """(event id, nanos, key id): hold again, unless it has been counted."""
+    async def retake(
+        self, tenant_id: str, holds: Iterable[tuple[str, int, tuple[str, ...]]]
+    ) -> None:
+        """(event id, nanos, its keys): hold again, unless it has been counted."""
         args: list[Any] = [self._lease_ms]
-        for event_id, nanos, key_id in holds:
-            args += [event_id, f"{nanos}|{key_id}"]
+        for event_id, nanos, keys in holds:
+            args += [event_id, f"{nanos}|{_joined(keys)}"]
         await self._retake(keys=_keys(tenant_id), args=args)
 
 
@@ -244,10 +243,15 @@ def _flat(charges: Sequence[Charge], *, lengths: bool) -> list[Any]:
     args: list[Any] = []
     for each in charges:
         day = f"{each.at.astimezone(UTC):%Y-%m-%d}"
-        args += [each.event_id, each.nanos, day, each.key_id, _ms(each.at)]
+        args += [each.event_id, each.nanos, day, _joined(each.keys), _ms(each.at)]
         if lengths:
             args.append(each.output_tokens)
     return args
+
+
+def _joined(keys: Sequence[str]) -> str:
+    """As the scripts read them."""
+    return ",".join(keys)
 
 
 def _ms(time: datetime) -> int:

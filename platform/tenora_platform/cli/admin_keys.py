@@ -30,6 +30,7 @@ _KEY = {
     "expires": "expires_at",
     "revoked": "revoked_at",
     "last used": "last_used_at",
+    "created by": "created_by",
 }
 _NEW = {"id": "id", "role": "role", "key": "key"}
 _OWNER = "an owner's admin key"

@@ -23,7 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tenora_platform.auth import current_admin, current_tenant
 from tenora_platform.bodies import body_of, header_of
 from tenora_platform.db import Database
-from tenora_platform.errors import ApiError, BadRequestError, ConflictError, response_of
+from tenora_platform.errors import (
+    ApiError,
+    BadRequestError,
+    ConflictError,
+    ForbiddenError,
+    response_of,
+)
 from tenora_platform.idempotency import repository
 from tenora_platform.idempotency.body import HashedBody
 from tenora_platform.outages import first_line, outage_of
@@ -46,10 +52,25 @@ _KEY = re.compile(rb"^[\x21-\x7e]{1,255}$")
 _log = structlog.get_logger(__name__)
 
 
+class Authority(msgspec.Struct, frozen=True):
+    """What the caller might do. `role`: the operator's, or a person's at their tenant."""
+
+    role: str | None = None
+    scopes: tuple[str, ...] = ()
+
+    def covers(self, other: Authority) -> bool:
+        """Whether who has this may still have what was answered under the other."""
+        same = self.role == other.role or self.role == "owner"
+        return same and set(other.scopes) <= set(self.scopes)
+
+
 class _Answer(msgspec.Struct, frozen=True):
+    """`under`: None of one kept by a version that did not note it, which nobody gets again."""
+
     status: int
     content_type: str
     body: bytes
+    under: Authority | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +81,7 @@ class _Request:
     tenant_id: str | None  # None: the operator's
     key: str
     target: str
+    authority: Authority
 
     def session(self, db: Database) -> AbstractAsyncContextManager[AsyncSession]:
         return db.admin_session() if self.tenant_id is None else db.tenant_session(self.tenant_id)
@@ -153,6 +175,8 @@ class _Recorded:
         if not self._complete or self._passing:
             return None
         start, *bodies = self._held
+        if (b"x-should-retry", b"true") in start["headers"]:
+            return None  # time mends it
         kinds = [value for name, value in start["headers"] if name.lower() == b"content-type"]
         kind = kinds[0].decode("latin-1") if kinds else "application/json"
         return _Answer(start["status"], kind, b"".join(each.get("body", b"") for each in bodies))
@@ -181,7 +205,8 @@ class _Books:
             raise outage from error
 
     async def answer_again(self, earlier: repository.First, body: HashedBody) -> _Answer:
-        """Raises ConflictError unless this is the same request as the first, and that is over."""
+        """Raises ConflictError unless this is the same request as the first, and that is over;
+        ForbiddenError for who has lost what it was made with: the answer may hold a secret."""
         first = earlier.row
         if first.target != self._request.target:
             raise _another("route")
@@ -202,16 +227,24 @@ class _Books:
         if not await _came_whole(body) or body.sha256() != first.body_sha256:
             raise _another("body")
         try:
-            return msgspec.msgpack.decode(self._lock().decrypt(first.answer), type=_Answer)
+            answer = msgspec.msgpack.decode(self._lock().decrypt(first.answer), type=_Answer)
         except InvalidToken:
             raise ConflictError(
                 "The stored answer for this Idempotency-Key can no longer be read, because the "
                 "server's secret has changed.",
                 code="idempotency_outcome_unknown",
             ) from None
+        if answer.under is None or not self._request.authority.covers(answer.under):
+            raise ForbiddenError(
+                "The first request with this Idempotency-Key was made with scopes or a role that "
+                "you do not have any more, so its answer is not given again.",
+                code="idempotency_authority_lost",
+            )
+        return answer
 
     async def finish(self, body_sha256: str, answer: _Answer) -> None:
         request = self._request
+        answer = msgspec.structs.replace(answer, under=request.authority)
         sealed = self._lock().encrypt(msgspec.msgpack.encode(answer))
         try:
             async with request.session(self._db) as session:
@@ -256,9 +289,12 @@ async def _request(scope: Scope, key: str) -> _Request:
     target = f"{scope['path']}?{query}" if query else scope["path"]
     if scope["path"].startswith("/admin/"):
         admin = await current_admin(Request(scope))
-        return _Request(admin.actor, None, key, target)
+        return _Request(admin.actor, None, key, target, Authority(admin.role))
     tenant = await current_tenant(Request(scope))
-    return _Request(tenant.key_id, tenant.tenant_id, key, target)
+    # Of each of a person's tenants: a session of one sees no rows of another.
+    caller_id = tenant.key_id if tenant.role is None else f"{tenant.key_id}@{tenant.tenant_id}"
+    authority = Authority(tenant.role, tenant.scopes)
+    return _Request(caller_id, tenant.tenant_id, key, target, authority)
 
 
 async def _came_whole(body: HashedBody) -> bool:

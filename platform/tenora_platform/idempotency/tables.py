@@ -16,7 +16,9 @@ class IdempotencyRow(Base):
 
     __tablename__ = "idempotency_keys"
 
-    caller_id: Mapped[str] = mapped_column(Text, primary_key=True)  # an API key, or the admin's
+    caller_id: Mapped[str] = mapped_column(
+        Text, primary_key=True
+    )  # a key's, an actor, or person@tenant
     key: Mapped[str] = mapped_column(Text, primary_key=True)
     tenant_id: Mapped[str | None] = mapped_column(Text)  # NULL: the operator's
     target: Mapped[str] = mapped_column(Text)  # path and query

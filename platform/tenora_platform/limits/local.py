@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from tenora_platform.auth import Caps, TenantContext
+from tenora_platform.auth import TenantContext
 from tenora_platform.limits.scripts import SLOT_MS, SLOTS, WINDOW_MS
 from tenora_platform.limits.shared import Want
 from tenora_platform.limits.uses import (
     LimitName,
     LimitsNow,
     LimitUse,
-    Owner,
     Refusal,
+    Scope,
     ScopeUse,
-    capped,
+    scopes_of,
 )
 
 KNOWN_MAX = 20_000
@@ -115,9 +115,9 @@ class LocalLimits:
         running = list(running)
         windows = [self._window(name, now_ms) for name in _names(tenant)]
         refusals = []
-        for (owner, caps), window in zip(capped(tenant), windows, strict=True):
-            places = _places(tenant, owner, running)
-            refusals += self._refusals(owner, caps, window, want, places, now_ms)
+        for scope, window in zip(scopes_of(tenant), windows, strict=True):
+            places = _places(tenant, scope, running)
+            refusals += self._refusals(scope, window, want, places, now_ms)
         if not refusals:
             for window in windows:
                 window.add("requests", want.requests, counted_ms)
@@ -137,9 +137,9 @@ class LocalLimits:
         """Limits and use; of each limit only this process' share is left."""
         now_ms = _now_ms()
         uses = []
-        for (owner, caps), name in zip(capped(tenant), _names(tenant), strict=True):
-            window = self._window(name, now_ms)
-            places = _places(tenant, owner, running) + more
+        for scope, name in zip(scopes_of(tenant), _names(tenant), strict=True):
+            caps, window = scope.caps, self._window(name, now_ms)
+            places = _places(tenant, scope, running) + more
             uses.append(
                 ScopeUse(
                     requests=self._use("requests", caps.requests_per_min, window, now_ms),
@@ -174,8 +174,9 @@ class LocalLimits:
         return -(-used // max(1, self._processes()))
 
     def _refusals(
-        self, owner: Owner, caps: Caps, window: _Window, want: Want, places: int, now_ms: int
+        self, scope: Scope, window: _Window, want: Want, places: int, now_ms: int
     ) -> list[Refusal]:
+        owner, caps, _ = scope
         refusals = []
         limits: tuple[tuple[Kind, int | None, int], ...] = (
             ("requests", caps.requests_per_min, want.requests),
@@ -188,26 +189,26 @@ class LocalLimits:
             over = window.used(kind, now_ms) + wanted - self._share(limit)
             if over > 0 or limit == 0:
                 wait_ms = window.until_free(kind, over, now_ms)
-                refusals.append(Refusal(owner, kind, wait_ms))
+                refusals.append(Refusal(owner, caps, kind, wait_ms))
         most = caps.parallel_requests
         name: LimitName = "parallel_requests"
         if want.sequences and most is not None and places + want.sequences > self._share(most):
-            refusals.append(Refusal(owner, name, 500))
+            refusals.append(Refusal(owner, caps, name, 500))
         return refusals
 
 
-def _places(tenant: TenantContext, owner: Owner, running: Iterable[Running]) -> int:
+def _places(tenant: TenantContext, scope: Scope, running: Iterable[Running]) -> int:
     return sum(
         hold.sequences
         for hold in running
         if hold.tenant.tenant_id == tenant.tenant_id
-        and (owner == "plan" or hold.tenant.key_id == tenant.key_id)
+        and (scope.key_id is None or scope.key_id in hold.tenant.lineage)
     )
 
 
 def _names(tenant: TenantContext) -> list[str]:
-    names = {"plan": tenant.tenant_id, "key": f"{tenant.tenant_id}:{tenant.key_id}"}
-    return [names[owner] for owner, _ in capped(tenant)]
+    keys = [f"{tenant.tenant_id}:{scope.key_id}" for scope in scopes_of(tenant)[1:]]
+    return [tenant.tenant_id, *keys]
 
 
 def _now_ms() -> int:

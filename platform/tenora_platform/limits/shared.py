@@ -13,7 +13,7 @@ from redis.asyncio.client import Pipeline
 
 from tenora_platform.auth import TenantContext
 from tenora_platform.limits import scripts
-from tenora_platform.limits.uses import LimitsNow, LimitUse, Refusal, ScopeUse, capped
+from tenora_platform.limits.uses import LimitsNow, LimitUse, Refusal, ScopeUse, capped, scopes_of
 
 _PER_SCOPE = 5  # numbers of a scope in an answer
 
@@ -148,7 +148,10 @@ def _taken(tenant: TenantContext, answer: list[Any]) -> Taken:
                 parallel_max=caps.parallel_requests,
             )
         )
-    refusal = Refusal(scopes[number - 1][0], limit.decode(), retry_ms) if number else None
+    refusal = None
+    if number:
+        owner, caps = scopes[number - 1]
+        refusal = Refusal(owner, caps, limit.decode(), retry_ms)
     return Taken(refusal, LimitsNow(tuple(shown)), slot)
 
 
@@ -156,6 +159,6 @@ def _keys(tenant: TenantContext) -> list[str]:
     # The braces keep all keys of a tenant on one node of a Redis cluster.
     prefix = f"tenora:limits:{{{tenant.tenant_id}}}"
     keys = [f"{prefix}:holds", f"{prefix}:late", f"{prefix}:window", f"{prefix}:parallel"]
-    if len(capped(tenant)) > 1:
-        keys += [f"{prefix}:{tenant.key_id}:window", f"{prefix}:{tenant.key_id}:parallel"]
+    for scope in scopes_of(tenant)[1:]:
+        keys += [f"{prefix}:{scope.key_id}:window", f"{prefix}:{scope.key_id}:parallel"]
     return keys

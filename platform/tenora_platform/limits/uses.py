@@ -4,7 +4,7 @@ headers in which a client reads it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tenora_platform.auth import Caps, TenantContext
 
@@ -43,7 +43,8 @@ class ScopeUse:
 
 @dataclass(frozen=True, slots=True)
 class LimitsNow:
-    """A tenant's limits at one moment: its plan's, and its key's if that has any of its own.
+    """A tenant's limits at one moment: its plan's, and those of its key and of the keys that it
+    comes from, of each that has any.
     `local`: without Redis, as this process alone counts."""
 
     scopes: tuple[ScopeUse, ...]
@@ -55,7 +56,17 @@ class LimitsNow:
 
     @property
     def key(self) -> ScopeUse | None:
-        return self.scopes[1] if len(self.scopes) > 1 else None
+        """The tightest of the key's and of those that it comes from."""
+        keys = self.scopes[1:]
+        if not keys:
+            return None
+        places = min(keys, key=_free_places)
+        return ScopeUse(
+            requests=min((scope.requests for scope in keys), key=_room),
+            tokens=min((scope.tokens for scope in keys), key=_room),
+            parallel=places.parallel,
+            parallel_max=places.parallel_max,
+        )
 
     @property
     def parallel(self) -> int:
@@ -88,15 +99,15 @@ class Refusal:
     """Which limit has no room, and when it will."""
 
     owner: Owner
+    caps: Caps
     limit: LimitName
     retry_ms: int
 
     def message(self, tenant: TenantContext) -> str:
-        caps = dict(capped(tenant))[self.owner]
         number = {
-            "requests": caps.requests_per_min,
-            "tokens": caps.tokens_per_min,
-            "parallel_requests": caps.parallel_requests,
+            "requests": self.caps.requests_per_min,
+            "tokens": self.caps.tokens_per_min,
+            "parallel_requests": self.caps.parallel_requests,
         }[self.limit]
         whose = f"on plan '{tenant.plan.name}'" if self.owner == "plan" else "for this API key"
         return (
@@ -105,13 +116,33 @@ class Refusal:
         )
 
 
+class Scope(NamedTuple):
+    """Whose limits hold for a request. `key_id` None: the plan's."""
+
+    owner: Owner
+    caps: Caps
+    key_id: str | None
+
+
+def scopes_of(tenant: TenantContext) -> list[Scope]:
+    """The plan, then the key and those that it comes from, of each that has any limits."""
+    keys = [(tenant.key_id, tenant.key_caps)]
+    keys += [(parent.key_id, parent.caps) for parent in tenant.parents]
+    limited = [Scope("key", caps, key_id) for key_id, caps in keys if _has_any(caps)]
+    return [Scope("plan", tenant.plan, None), *limited]
+
+
 def capped(tenant: TenantContext) -> list[tuple[Owner, Caps]]:
-    """Whose limits hold for the tenant's request: the plan's, and the key's if it has any."""
-    key = tenant.key_caps
-    own = (key.requests_per_min, key.tokens_per_min, key.parallel_requests)
-    if own == (None, None, None):
-        return [("plan", tenant.plan)]
-    return [("plan", tenant.plan), ("key", key)]
+    """The same, without the ids."""
+    return [(scope.owner, scope.caps) for scope in scopes_of(tenant)]
+
+
+def _has_any(caps: Caps) -> bool:
+    return (caps.requests_per_min, caps.tokens_per_min, caps.parallel_requests) != (
+        None,
+        None,
+        None,
+    )
 
 
 def tokens_at_once(tenant: TenantContext) -> int | None:
@@ -128,6 +159,11 @@ def duration(ms: int) -> str:
     minutes, rest_ms = divmod(ms, 60_000)
     seconds = f"{rest_ms / 1000:.3f}".rstrip("0").rstrip(".")
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def _free_places(scope: ScopeUse) -> tuple[bool, int]:
+    most = scope.parallel_max
+    return most is None, 0 if most is None else most - scope.parallel
 
 
 def _room(use: LimitUse) -> tuple[bool, int]:

@@ -9,7 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from tenora_platform.auth import TenantContext, current_admin, listening_tenant, require_role
+from tenora_platform.auth import (
+    TenantContext,
+    current_admin,
+    listening_tenant,
+    require_role,
+    tenant_of_caller,
+)
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import ApiError, ForbiddenError
 from tenora_platform.inference.stream import EventStream
@@ -59,9 +65,12 @@ async def stream_events(
     says what to fetch again, such as `adapters` or `usage`; `ping` {at} comes at least every
     `interval` seconds; `end` {code, message} when the server ends the stream. A client that
     reconnects with `last-event-id` is told that everything may have changed."""
-    stream = Stream(
-        listener.tenant_id, None, listener.key_id, lambda: listening_tenant(_anew(request))
-    )
+
+    async def check() -> None:
+        # Of this tenant: who named none may belong to another by now.
+        await tenant_of_caller(_anew(request), listener.tenant_id)
+
+    stream = Stream(listener.tenant_id, None, listener.key_id, check)
     return _answer(state, stream, lasts_s, last_event_id)
 
 

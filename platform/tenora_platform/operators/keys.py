@@ -50,6 +50,13 @@ class AdminKeys:
     async def of_id(self, session: AsyncSession, key_id: str, prefix: str | None) -> AdminContext:
         """Whose key this is, shown by its secret of that prefix. Raises UnauthorizedError for one
         that has ended."""
+        admin = await self.still(session, key_id, prefix)
+        if prefix is not None:
+            await note_use(session, await session.get_one(AdminKeyRow, key_id))
+        return admin
+
+    async def still(self, session: AsyncSession, key_id: str, prefix: str | None) -> AdminContext:
+        """The same, of what was derived from the key: that is no use of it."""
         if prefix is None:
             if key_id not in self._configured:
                 raise UnauthorizedError(
@@ -60,5 +67,4 @@ class AdminKeys:
         if row is None:
             raise UnauthorizedError("Invalid API key.")
         good_until(row, prefix)
-        await note_use(session, row)
         return AdminContext(key_id=key_id, key_prefix=prefix, role=row.role)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -32,11 +34,25 @@ async def lock_owners(session: AsyncSession) -> None:
     await lock(session, "owners")
 
 
-async def has_other_owner(session: AsyncSession, key_id: str) -> bool:
-    """Whether an owner's key would be left that does not end by itself."""
+async def made_by(session: AsyncSession, makers: Iterable[str]) -> list[AdminKeyRow]:
+    """The keys that these actors created, that those created, and so on, which have not been
+    revoked; locked."""
+    found: dict[str, AdminKeyRow] = {}
+    asked = list(makers)
+    while asked:
+        query = select(AdminKeyRow).where(AdminKeyRow.created_by.in_(asked))
+        rows = await session.scalars(query.order_by(AdminKeyRow.id).with_for_update())
+        new = [row for row in rows if row.id not in found]
+        found |= {row.id: row for row in new}
+        asked = [f"admin_key:{row.id}" for row in new]
+    return [row for row in found.values() if row.revoked_at is None]
+
+
+async def has_other_owner(session: AsyncSession, key_ids: Collection[str]) -> bool:
+    """Whether an owner's key would be left without these that does not end by itself."""
     query = select(func.count()).where(
         AdminKeyRow.role == "owner",
-        AdminKeyRow.id != key_id,
+        AdminKeyRow.id.not_in(key_ids),
         AdminKeyRow.revoked_at.is_(None),
         AdminKeyRow.expires_at.is_(None),
     )

@@ -27,6 +27,7 @@ class AdminKey(IdItem):
     prefix: str | None = None
     previous: PreviousSecret | None = None
     created_at: datetime | None = None
+    created_by: str | None = None
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None

@@ -16,6 +16,7 @@ from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.operators.roles import AdminContext
 from tenora_platform.operators.schemas import AdminKey, AdminKeyCreate, AdminKeyPage, NewAdminKey
 from tenora_platform.operators.tables import AdminKeyRow
+from tenora_platform.people.authority import withdraw
 from tenora_platform.secret import ServerSecret
 
 
@@ -61,6 +62,7 @@ class AdminKeyService:
             name=body.name,
             role=body.role,
             expires_at=body.expires_at,
+            created_by=self._actor,
             **kept,
         )
         self._session.add(row)
@@ -76,27 +78,47 @@ class AdminKeyService:
         new, kept = new_secret("tna", self._secret)
         rotate(row, kept, timedelta(seconds=overlap_s))
         await self._note("admin_key.rotate", row, before)
+        await self._withdraw([row])
         return _shown_once(row, new.text)
 
     async def revoke(self, key_id: str) -> None:
-        """Ends the key; once more is no error. Raises NotFoundError, and ConflictError for a
-        configured key and for the last owner's."""
+        """Ends the key with the keys and the open invitations that it made; once more is no error.
+        Raises NotFoundError, and ConflictError for a configured key and for the last owner's."""
         await repository.lock_owners(self._session)
         row = await self._row(key_id)
         if row.revoked_at is not None:
             return
-        if row.role == "owner" and not await self._has_other_owner(row):
+        ended = [row, *await repository.made_by(self._session, [f"admin_key:{row.id}"])]
+        await self._end(ended)
+
+    async def revoke_made_by(self, maker: str) -> None:
+        """Ends the keys that this actor created, as `revoke` does each."""
+        await repository.lock_owners(self._session)
+        await self._end(await repository.made_by(self._session, [maker]))
+
+    async def _end(self, ended: list[AdminKeyRow]) -> None:
+        if any(row.role == "owner" for row in ended) and not await self._has_other_owner(ended):
             raise ConflictError(
                 "This is the last owner's key that does not expire. Create another owner's "
                 "key first.",
                 code="last_owner",
             )
-        before = told(row)
-        row.revoked_at = datetime.now(UTC)
-        await self._note("admin_key.revoke", row, before)
+        for row in ended:
+            before = told(row)
+            row.revoked_at = datetime.now(UTC)
+            await self._note("admin_key.revoke", row, before)
+        await self._withdraw(ended)
 
-    async def _has_other_owner(self, row: AdminKeyRow) -> bool:
-        others = await repository.has_other_owner(self._session, row.id)
+    async def _withdraw(self, ended: list[AdminKeyRow]) -> None:
+        """The open invitations that the keys may not make any more."""
+        await self._session.flush()
+        makers = [f"admin_key:{row.id}" for row in ended]
+        await withdraw(
+            self._session, self._audit, self._keys, makers, tenant_id=None, actor=self._actor
+        )
+
+    async def _has_other_owner(self, without: list[AdminKeyRow]) -> bool:
+        others = await repository.has_other_owner(self._session, {row.id for row in without})
         return others or bool(self._keys.configured_ids)
 
     def _configured(self) -> list[AdminKey]:

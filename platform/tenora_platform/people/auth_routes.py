@@ -62,7 +62,16 @@ class Current:
 
 @BeforeBody
 async def current_session(request: Request) -> Current:
-    """Raises UnauthorizedError without one, and ForbiddenError as `session_token` does."""
+    """Raises UnauthorizedError without one or with one whose key has ended, and ForbiddenError as
+    `session_token` does."""
+    current = await session_to_end(request)
+    await state_of(request).auth.require_key(current.signed)
+    return current
+
+
+@BeforeBody
+async def session_to_end(request: Request) -> Current:
+    """The same, of which it does not matter whether its key has ended."""
     sessions = state_of(request).auth.sessions
     token = session_token(request, sessions)
     if token is None:
@@ -101,6 +110,7 @@ def told_to_a_person(request: Request, error: ApiError) -> Response:
 
 
 CurrentSession = Annotated[Current, Depends(current_session)]
+SessionToEnd = Annotated[Current, Depends(session_to_end)]
 
 
 @router.get("/methods")
@@ -160,6 +170,7 @@ async def _come_back(request: Request, provider: Provider, state: AppState) -> R
         await service.make_owner(session, state.audit, person, state.settings.oidc_owner_email)
         members = await repository.memberships_of(session, person.id)
         chains = {each.tenant_id for each in members}
+        await state.attempts.begin_session(person.id)
         begun = await _begin(request, state, session, chains, person_id=person.id)
         await state.auth.commit_ended(session, begun.ended)
     prefix = state.settings.path_prefix
@@ -191,7 +202,7 @@ async def get_session(current: CurrentSession, state: State) -> SessionView:
 
 @router.post("/logout")
 async def logout(
-    current: CurrentSession, state: State, request: Request, response: Response
+    current: SessionToEnd, state: State, request: Request, response: Response
 ) -> SignedOut:
     """Sign out: end this session at once and everywhere."""
     async with state.db.admin_session() as session:
@@ -241,14 +252,15 @@ async def look_at_invitation(body: InvitationToken, request: Request, state: Sta
 @router.post("/invitations/accept")
 async def accept_invitation(body: InvitationToken, current: CurrentSession, state: State) -> Joined:
     """Accept an invitation, by the token in its link."""
-    person_id = current.signed.person_id
-    if person_id is None:
+    if current.signed.person_id is None:
         raise ForbiddenError(
             "Only a person can accept an invitation: sign in with the provider, not with a key.",
             code="person_required",
         )
     async with state.db.admin_session() as session:
-        joined = await service.accept(session, state.audit, state.secret, person_id, body.token)
+        joined = await service.accept(
+            session, state.audit, state.auth.admins, state.secret, current.signed, body.token
+        )
         await state.auth.commit_change(session)
     return joined
 
@@ -288,12 +300,14 @@ async def _whose(
     key: str, state: AppState, address: str | None
 ) -> tuple[set[str | None], dict[str, str | None]]:
     """In which audit logs a key's session is noted, and the columns of its row that name the key.
-    Raises ApiError."""
+    A key counts with those it was made by. Raises ApiError."""
     async with _attempt(state, address):
         admin = await state.auth.admins.find(key)
         if admin is not None:
+            await state.attempts.begin_session(admin.key_id)
             return {None}, {"admin_key_id": admin.key_id, "key_prefix": admin.key_prefix}
         tenant = await state.auth.tenant(key)
+        await state.attempts.begin_session(tenant.lineage[-1])
         return {tenant.tenant_id}, {"api_key_id": tenant.key_id, "key_prefix": tenant.key_prefix}
 
 
@@ -309,8 +323,7 @@ async def _begin(
     key_prefix: str | None = None,
 ) -> Begun:
     """A new session, in place of the one that the browser brought, if it did. It is noted in these
-    audit logs (`_note`). Raises RateLimitedError where too many were begun."""
-    await state.attempts.begin_session(str(person_id or api_key_id or admin_key_id))
+    audit logs (`_note`)."""
     before = kept_token(request)
     replaced = await state.auth.sessions.end_token(session, before) if before else []
     origin = Origin(address=_address(request), user_agent=request.headers.get("user-agent"))

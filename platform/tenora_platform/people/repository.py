@@ -3,16 +3,19 @@ matter."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.audit.service import OPERATOR
+from tenora_platform.audit.tables import AuditRow
 from tenora_platform.ids import new_id
 from tenora_platform.locks import lock
 from tenora_platform.people.oidc import Identity
-from tenora_platform.people.tables import InvitationRow, MembershipRow, PersonRow
+from tenora_platform.people.tables import InvitationRow, MembershipRow, PersonRow, SessionRow
 
 _KEPT = timedelta(days=30)  # an invitation after its end
 
@@ -107,11 +110,49 @@ async def get_invitation(
     return found
 
 
-async def invitation_of_hash(session: AsyncSession, digest: str) -> InvitationRow | None:
-    """Locked: it is used once."""
-    query = select(InvitationRow).where(InvitationRow.hash == digest).with_for_update()
+async def invitation_of_hash(
+    session: AsyncSession, digest: str, *, lock: bool
+) -> InvitationRow | None:
+    """With `lock` as it is now, until the transaction ends: it is used once."""
+    query = select(InvitationRow).where(InvitationRow.hash == digest)
+    if lock:
+        query = query.with_for_update().execution_options(populate_existing=True)
     found: InvitationRow | None = await session.scalar(query)
     return found
+
+
+async def open_invitations_of(
+    session: AsyncSession, makers: Iterable[str], tenant_id: str | None
+) -> list[InvitationRow]:
+    """Of these makers, to this tenant (None: to all, and to the operator's people, which are the
+    first), locked."""
+    query = select(InvitationRow).where(
+        InvitationRow.created_by.in_(list(makers)),
+        InvitationRow.used_at.is_(None),
+        InvitationRow.expires_at > func.now(),
+    )
+    if tenant_id is not None:
+        query = query.where(InvitationRow.tenant_id == tenant_id)
+    order = (func.coalesce(InvitationRow.tenant_id, ""), InvitationRow.id)
+    return list(await session.scalars(query.order_by(*order).with_for_update()))
+
+
+async def last_removal(
+    session: AsyncSession, tenant_id: str | None, person_id: str
+) -> datetime | None:
+    """When the person was last removed from there, if ever; the audit log remembers."""
+    query = select(func.max(AuditRow.at)).where(
+        AuditRow.chain == (tenant_id or OPERATOR),
+        AuditRow.action == "member.remove",
+        AuditRow.target == person_id,
+    )
+    found: datetime | None = await session.scalar(query)
+    return found
+
+
+async def end_sessions(session: AsyncSession, person_id: str) -> None:
+    """All of the person's, in the operator's session."""
+    await session.execute(delete(SessionRow).where(SessionRow.person_id == person_id))
 
 
 async def sweep_invitations(session: AsyncSession) -> None:

@@ -13,9 +13,17 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
-from tenora_platform.errors import BadRequestError, ConflictError, ForbiddenError, NotFoundError
+from tenora_platform.errors import (
+    BadRequestError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnauthorizedError,
+)
 from tenora_platform.ids import new_id
+from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.people import repository
+from tenora_platform.people.authority import may_still, withdraw
 from tenora_platform.people.schemas import (
     Invitation,
     InvitationCreate,
@@ -25,6 +33,7 @@ from tenora_platform.people.schemas import (
     NewInvitation,
     OperatorInvitationCreate,
 )
+from tenora_platform.people.sessions import SignedIn
 from tenora_platform.people.tables import InvitationRow, MembershipRow, PersonRow
 from tenora_platform.secret import ServerSecret
 from tenora_platform.tenants.tables import TenantRow
@@ -32,8 +41,8 @@ from tenora_platform.tenants.tables import TenantRow
 
 class MemberService:
     """Of one tenant, or (`tenant_id` None) of the operator's people, of whom `has_owner` says
-    whether a key of an owner's would be left without them. Works inside one session; commits
-    nothing itself."""
+    whether a key of an owner's would be left without them. Works inside one session, the operator's
+    where it takes something from a person; commits nothing itself."""
 
     def __init__(
         self,
@@ -43,7 +52,9 @@ class MemberService:
         audit: AuditLog,
         secret: ServerSecret,
         actor: str,
+        key_prefix: str | None,
         base_url: str,
+        keys: AdminKeys,
         has_owner: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._session = session
@@ -51,7 +62,9 @@ class MemberService:
         self._audit = audit
         self._secret = secret
         self._actor = actor
+        self._key_prefix = key_prefix  # of the admin key's secret, if one asks
         self._base_url = base_url
+        self._keys = keys
         self._has_owner = has_owner
 
     async def page(self, after: str | None, limit: int) -> list[MemberOut]:
@@ -62,7 +75,8 @@ class MemberService:
         return [_member(member, person) for member, person in rows]
 
     async def change(self, person_id: str, role: str) -> MemberOut:
-        """Raises NotFoundError; ConflictError for the last owner."""
+        """Withdraws the open invitations that the person may not make any more. Raises
+        NotFoundError; ConflictError for the last owner."""
         await repository.lock_members(self._session, self._tenant_id)
         member, person = await self._row(person_id)
         if member.role == role:
@@ -72,10 +86,13 @@ class MemberService:
         member.role = role
         await self._session.flush()
         await self._note("member.update", person_id, before, _told(member, person))
+        await self._withdraw_of(person_id)
         return _member(member, person)
 
     async def remove(self, person_id: str) -> None:
-        """Raises NotFoundError; ConflictError for the last owner."""
+        """Withdraws the open invitations that they made. Their sessions end, unless they belong
+        elsewhere, too; those do not count here any more, whoever invites them again. Raises
+        NotFoundError; ConflictError for the last owner."""
         await repository.lock_members(self._session, self._tenant_id)
         member, person = await self._row(person_id)
         await self._keep_an_owner(member)
@@ -83,6 +100,19 @@ class MemberService:
         await self._session.delete(member)
         await self._session.flush()
         await self._note("member.remove", person_id, before, None)
+        await self._withdraw_of(person_id)
+        if not await repository.memberships_of(self._session, person_id):
+            await repository.end_sessions(self._session, person_id)
+
+    async def end_sessions(self, person_id: str) -> None:
+        """The person's; of one who belongs elsewhere, too, they only do not count here any more: a
+        tenant signs nobody out of another. Raises NotFoundError."""
+        await repository.lock_members(self._session, self._tenant_id)
+        member, _ = await self._row(person_id)
+        member.sessions_from = datetime.now(UTC)
+        if len(await repository.memberships_of(self._session, person_id)) == 1:
+            await repository.end_sessions(self._session, person_id)
+        await self._note("member.sign_out", person_id, None, None)
 
     async def invitations(self, after: str | None, limit: int) -> list[Invitation]:
         """Newest first, those that are over included; one more than `limit`."""
@@ -102,6 +132,7 @@ class MemberService:
             role=body.role,
             email=body.email,
             created_by=self._actor,
+            key_prefix=self._key_prefix,
             created_at=now,
             expires_at=now + timedelta(seconds=body.expires_in_s),
         )
@@ -125,6 +156,17 @@ class MemberService:
         await self._session.flush()
         before = {"role": row.role, "email": row.email}
         await self._note("invitation.withdraw", row.id, before, None)
+
+    async def _withdraw_of(self, person_id: str) -> None:
+        makers = [f"person:{person_id}"]
+        await withdraw(
+            self._session,
+            self._audit,
+            self._keys,
+            makers,
+            tenant_id=self._tenant_id,
+            actor=self._actor,
+        )
 
     async def _row(self, person_id: str) -> tuple[MembershipRow, PersonRow]:
         found = await repository.get_member(self._session, self._tenant_id, person_id)
@@ -170,26 +212,45 @@ async def invited(session: AsyncSession, secret: ServerSecret, token: str) -> In
 
 
 async def _open_invitation(
-    session: AsyncSession, secret: ServerSecret, token: str
+    session: AsyncSession, secret: ServerSecret, token: str, *, lock: bool = False
 ) -> InvitationRow:
-    row = await repository.invitation_of_hash(session, hash_of(secret, token))
+    row = await repository.invitation_of_hash(session, hash_of(secret, token), lock=lock)
     if row is None or row.used_at is not None or row.expires_at <= datetime.now(UTC):
-        raise BadRequestError(
-            "This invitation has been used or withdrawn, or has expired. Ask for a new one.",
-            code="invitation_over",
-            param="token",
-        )
+        raise _over()
     return row
 
 
+def _over() -> BadRequestError:
+    return BadRequestError(
+        "This invitation has been used or withdrawn, or has expired. Ask for a new one.",
+        code="invitation_over",
+        param="token",
+    )
+
+
 async def accept(
-    session: AsyncSession, audit: AuditLog, secret: ServerSecret, person_id: str, token: str
+    session: AsyncSession,
+    audit: AuditLog,
+    keys: AdminKeys,
+    secret: ServerSecret,
+    asker: SignedIn,
+    token: str,
 ) -> Joined:
     """The person joins, in the operator's session. Raises BadRequestError for a link that is not,
-    or not any more, good; ForbiddenError for one that is somebody else's; ConflictError for who
-    belongs there already."""
+    or not any more, good, because of who made it, too; ForbiddenError for one that is somebody
+    else's, UnauthorizedError for a session from before the person was removed there; ConflictError
+    for who belongs there already."""
+    person_id = str(asker.person_id)
     row = await _open_invitation(session, secret, token)
+    await repository.lock_members(session, row.tenant_id)  # two at once are one after the other
+    row = await _open_invitation(session, secret, token, lock=True)
     person = await session.get_one(PersonRow, person_id)
+    removed_at = await repository.last_removal(session, row.tenant_id, person_id)
+    is_older = removed_at is not None and row.created_at <= removed_at
+    if is_older or not await may_still(session, keys, row):
+        raise _over()
+    if removed_at is not None and asker.began_at <= removed_at:
+        raise UnauthorizedError("Sign in again to accept this invitation.", code="session_over")
     if row.email is not None and not _is_email(person, row.email):
         raise ForbiddenError(
             "This invitation is for another email address than the one you signed in with.",
@@ -224,7 +285,13 @@ async def join(
     *,
     invitation: str | None,
 ) -> None:
-    member = MembershipRow(id=new_id("member"), tenant_id=tenant_id, person_id=person.id, role=role)
+    member = MembershipRow(
+        id=new_id("member"),
+        tenant_id=tenant_id,
+        person_id=person.id,
+        role=role,
+        sessions_from=await repository.last_removal(session, tenant_id, person.id),
+    )
     session.add(member)
     await session.flush()
     await audit.append(

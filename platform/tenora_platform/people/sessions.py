@@ -55,6 +55,7 @@ class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
     api_key_tenant: str | None
     admin_key_id: str | None
     key_prefix: str | None  # of the secret it was begun with
+    began_at: datetime
     good_until: datetime
 
     @property
@@ -168,11 +169,12 @@ class Sessions:
                 id=row.id,
                 person_id=row.person_id,
                 who=None if person is None else person.shown_name,
-                members=await _members(session, row.person_id),
+                members=await _members(session, row),
                 api_key_id=row.api_key_id,
                 api_key_tenant=key_tenant,
                 admin_key_id=row.admin_key_id,
                 key_prefix=row.key_prefix,
+                began_at=row.created_at,
                 good_until=good_until,
             )
 
@@ -204,15 +206,25 @@ class Sessions:
         return min(row.expires_at, row.last_used_at + self._idle)
 
 
-async def _members(session: AsyncSession, person_id: str | None) -> tuple[Member, ...]:
-    if person_id is None:
+async def _members(session: AsyncSession, row: SessionRow) -> tuple[Member, ...]:
+    """Where the session counts. Raises UnauthorizedError where the person belongs somewhere, but
+    the session counts nowhere any more."""
+    if row.person_id is None:
         return ()
-    rows = await session.execute(
-        select(MembershipRow.tenant_id, MembershipRow.role)
-        .where(MembershipRow.person_id == person_id)
+    found = await session.execute(
+        select(MembershipRow.tenant_id, MembershipRow.role, MembershipRow.sessions_from)
+        .where(MembershipRow.person_id == row.person_id)
         .order_by(MembershipRow.id)
     )
-    return tuple(Member(tenant_id, role) for tenant_id, role in rows)
+    every = list(found)
+    members = tuple(
+        Member(tenant_id, role)
+        for tenant_id, role, since in every
+        if since is None or since < row.created_at
+    )
+    if every and not members:
+        raise _over()
+    return members
 
 
 async def _end(session: AsyncSession, *which: ColumnElement[bool]) -> list[str]:
@@ -221,7 +233,11 @@ async def _end(session: AsyncSession, *which: ColumnElement[bool]) -> list[str]:
 
 
 def _same_whose(signed: SignedIn) -> tuple[ColumnElement[bool], ...]:
-    return _of(signed.person_id, signed.api_key_id, signed.admin_key_id)
+    """Of one person; or of one secret of a key: who has another of its secrets is somebody else."""
+    return (
+        SessionRow.key_prefix.is_not_distinct_from(signed.key_prefix),
+        *_of(signed.person_id, signed.api_key_id, signed.admin_key_id),
+    )
 
 
 def _of(

@@ -56,6 +56,7 @@ class MembershipRow(Base):
     person_id: Mapped[str] = mapped_column(Text, ForeignKey("people.id"))
     role: Mapped[str] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    sessions_from: Mapped[datetime | None] = mapped_column(_Time)  # older ones do not count here
 
 
 class InvitationRow(Base):
@@ -68,7 +69,8 @@ class InvitationRow(Base):
     hash: Mapped[str] = mapped_column(Text)
     role: Mapped[str] = mapped_column(Text)
     email: Mapped[str | None] = mapped_column(Text)  # NULL: whoever has the link
-    created_by: Mapped[str] = mapped_column(Text)
+    created_by: Mapped[str] = mapped_column(Text)  # as the audit log names who asks
+    key_prefix: Mapped[str | None] = mapped_column(Text)  # of the admin key's secret, if one asked
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     expires_at: Mapped[datetime] = mapped_column(_Time)
     used_at: Mapped[datetime | None] = mapped_column(_Time)

@@ -97,7 +97,7 @@ async def change_tenant_key(
     key_id: str, body: ApiKeyChange, keys: TenantsKeys, session: AdminSession, state: State
 ) -> ApiKey:
     """As PATCH /v1/api_keys/{key_id}, without being bounded by another key."""
-    return await _changed(state, session, await keys.change(key_id, body))
+    return await _changed(state, session, *await keys.change(key_id, body))
 
 
 @admin.post("/{key_id}/rotate", dependencies=MAY_WRITE)
@@ -118,15 +118,15 @@ async def rotate_tenant_key(
 async def revoke_tenant_key(
     key_id: str, keys: TenantsKeys, session: AdminSession, state: State
 ) -> Deleted:
-    await keys.revoke(key_id)
-    return await _revoked(state, session, key_id)
+    return await _revoked(state, session, await keys.revoke(key_id))
 
 
 @own.post("", status_code=201)
 async def create_key(keys: OwnKeys, body: ApiKeyCreate | None = None) -> NewApiKey:
     """Create another key of this tenant. It can have no more rights than the key that creates it:
-    absent fields are copied from that key, and asking for more is 400 `beyond_own_key`. Its secret
-    is only in this answer."""
+    absent fields are copied from that key, and asking for more is 400 `beyond_own_key`. What it
+    uses also counts against that key's limits, and it ends with that key. Its secret is only in
+    this answer."""
     return await keys.create(body or ApiKeyCreate())
 
 
@@ -146,8 +146,9 @@ async def change_key(
     key_id: str, body: ApiKeyChange, keys: OwnKeys, session: TenantSession, state: State
 ) -> ApiKey:
     """Change a key, effective with the next request. Absent fields, single limits included, stay as
-    they are; null removes a limit. No value may exceed what the key that sends the request has."""
-    return await _changed(state, session, await keys.change(key_id, body))
+    they are; null removes a limit. No value may exceed what the key that sends the request has.
+    Scopes and models taken from a key are taken from the keys it created too."""
+    return await _changed(state, session, *await keys.change(key_id, body))
 
 
 @own.post("/{key_id}/rotate")
@@ -166,18 +167,21 @@ async def rotate_key(
 
 @own.delete("/{key_id}")
 async def revoke_key(key_id: str, keys: OwnKeys, session: TenantSession, state: State) -> Deleted:
-    """Revoke a key (also the one that sends the request) and end its requests in flight; they are
-    billed for what was generated."""
-    await keys.revoke(key_id)
-    return await _revoked(state, session, key_id)
+    """Revoke a key (also the one that sends the request) with all keys that it created, and end
+    their requests in flight; they are billed for what was generated."""
+    return await _revoked(state, session, await keys.revoke(key_id))
 
 
 def _overlap_s(body: Rotation | None) -> int:
     return (body or Rotation()).overlap_s
 
 
-async def _changed(state: AppState, session: AdminSession | TenantSession, key: ApiKey) -> ApiKey:
+async def _changed(
+    state: AppState, session: AdminSession | TenantSession, key: ApiKey, ended: list[str]
+) -> ApiKey:
     await state.auth.commit_change(session)
+    for each in ended:
+        await state.flights.key_revoked(each)
     return key
 
 
@@ -190,10 +194,14 @@ async def _rotated(
     return key
 
 
-async def _revoked(state: AppState, session: AdminSession | TenantSession, key_id: str) -> Deleted:
+async def _revoked(
+    state: AppState, session: AdminSession | TenantSession, ended: list[str]
+) -> Deleted:
+    """The first of them is the one that was asked for."""
     await state.auth.commit_change(session)
-    await state.flights.key_revoked(key_id)
-    return Deleted(id=key_id, object="api_key")
+    for each in ended:
+        await state.flights.key_revoked(each)
+    return Deleted(id=ended[0], object="api_key")
 
 
 router.include_router(admin)

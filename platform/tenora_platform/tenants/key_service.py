@@ -3,7 +3,7 @@ it is the routes' matter, as is forgetting remembered keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from tenora_platform.ids import new_id
 from tenora_platform.kept_keys import new_secret, require_future, rotate, told
 from tenora_platform.secret import ServerSecret
 from tenora_platform.tenants import repository
+from tenora_platform.tenants.key_families import children_of, lineage_from, made_by
 from tenora_platform.tenants.key_listing import Wanted, list_keys
 from tenora_platform.tenants.key_terms import KeyTerms, require_within
 from tenora_platform.tenants.schemas import (
@@ -63,6 +64,7 @@ class ApiKeyService:
         """What the body leaves open is as the asking key has it. Raises BadRequestError for an
         expiry in the past and for anything beyond the asking key."""
         require_future(body.expires_at)
+        lineage = await lineage_from(self._session, self._tenant_id, self._asker_id)
         own = await self._own_terms()
         scopes = body.scopes or (own.scopes if own else SCOPES)
         models = body.models or (own.models if own else None)
@@ -76,7 +78,13 @@ class ApiKeyService:
         require_within(terms, own)
         new, kept = new_secret("tn", self._secret)
         row = ApiKeyRow(
-            **kept, id=new_id("key"), tenant_id=self._tenant_id, name=body.name, **_columns(terms)
+            **kept,
+            id=new_id("key"),
+            tenant_id=self._tenant_id,
+            name=body.name,
+            created_by=self._actor,
+            lineage=lineage,
+            **_columns(terms),
         )
         self._session.add(row)
         await self._session.flush()
@@ -91,10 +99,12 @@ class ApiKeyService:
         )
         return _shown_once(row, new.text)
 
-    async def change(self, key_id: str, body: ApiKeyChange) -> ApiKey:
-        """What is absent stays, within `limits` too. Raises NotFoundError; ConflictError for a
-        revoked key; BadRequestError for a null that may not be, for an expiry in the past, for
-        anything given that is beyond the asking key, and for giving anything to a key that is."""
+    async def change(self, key_id: str, body: ApiKeyChange) -> tuple[ApiKey, list[str]]:
+        """What is absent stays, within `limits` too; the keys that come from it lose what it loses,
+        and those that nothing is left to are revoked: their ids. Raises NotFoundError;
+        ConflictError for a revoked key; BadRequestError for a null that may not be, for an expiry
+        in the past, for anything given that is beyond the asking key, and for giving anything to a
+        key that is."""
         row = await self._row(key_id, lock=True)
         if row.revoked_at is not None:
             raise ConflictError("This key has been revoked; create a new one.", code="key_ended")
@@ -118,7 +128,8 @@ class ApiKeyService:
         gains = any(_terms(row).beyond(was))
         require_within(_terms(row), own, None if gains else fields)
         await self._note("api_key.update", row, before)
-        return ApiKey.model_validate(row)
+        ended = await self._narrow_children(row) if any(was.beyond(_terms(row))) else []
+        return ApiKey.model_validate(row), ended
 
     async def rotate(self, key_id: str, overlap_s: int) -> tuple[NewApiKey, list[str]]:
         """The key with a new secret, and the prefixes of the secrets that ended now. Raises
@@ -134,14 +145,44 @@ class ApiKeyService:
         ended = sorted(str(prefix) for prefix in so_far - {row.previous_prefix})
         return _shown_once(row, new.text), ended
 
-    async def revoke(self, key_id: str) -> None:
-        """Ends the key; once more is no error. Raises NotFoundError."""
+    async def revoke(self, key_id: str) -> list[str]:
+        """Ends the key and all that come from it: their ids. Once more is no error. Raises
+        NotFoundError."""
         row = await self._row(key_id, lock=True)
-        if row.revoked_at is not None:
-            return
+        children = await children_of(self._session, self._tenant_id, key_id)
+        if row.revoked_at is None:
+            await self._end(row)
+        for child in children:
+            await self._end(child, parent=key_id)
+        return [row.id, *(child.id for child in children)]
+
+    async def revoke_made_by(self, maker: str, *, within: Collection[str] = ()) -> list[str]:
+        """Ends the keys that this actor created and that have any scope outside of `within`: their
+        ids, with those of the keys that come from them."""
+        ended: list[str] = []
+        for row in await made_by(self._session, self._tenant_id, maker):
+            if not set(row.scopes) <= set(within):
+                ended += await self.revoke(row.id)
+        return ended
+
+    async def _end(self, row: ApiKeyRow, *, parent: str | None = None) -> None:
         before = told(row)
         row.revoked_at = datetime.now(UTC)
-        await self._note("api_key.revoke", row, before)
+        await self._note("api_key.revoke", row, before, parent=parent)
+
+    async def _narrow_children(self, row: ApiKeyRow) -> list[str]:
+        ended = []
+        for child in await children_of(self._session, self._tenant_id, row.id):
+            left = _terms(child).within(_terms(row))
+            if left is None:
+                await self._end(child, parent=row.id)
+                ended.append(child.id)
+            elif left != _terms(child):
+                before = told(child)
+                for name, value in _columns(left).items():
+                    setattr(child, name, value)
+                await self._note("api_key.update", child, before, parent=row.id)
+        return ended
 
     async def _row(self, key_id: str, *, lock: bool = False) -> ApiKeyRow:
         row = await repository.get_key(self._session, self._tenant_id, key_id, lock=lock)
@@ -153,7 +194,15 @@ class ApiKeyService:
         """Of the asking key, as they are now; None: the operator's."""
         return None if self._asker_id is None else _terms(await self._row(self._asker_id))
 
-    async def _note(self, action: str, row: ApiKeyRow, before: dict[str, object] | None) -> None:
+    async def _note(
+        self,
+        action: str,
+        row: ApiKeyRow,
+        before: dict[str, object] | None,
+        *,
+        parent: str | None = None,
+    ) -> None:
+        """`parent`: the key whose change this follows from."""
         await self._audit.append(
             self._session,
             actor=self._actor,
@@ -162,6 +211,7 @@ class ApiKeyService:
             tenant_id=self._tenant_id,
             before=before,
             after=told(row),
+            details=None if parent is None else {"parent": parent},
         )
 
 
@@ -171,8 +221,8 @@ def _once_each(names: Sequence[str]) -> list[str]:
 
 def _terms(row: ApiKeyRow) -> KeyTerms:
     return KeyTerms(
-        scopes=tuple(row.scopes),
-        models=None if row.models is None else tuple(row.models),
+        scopes=list(row.scopes),
+        models=None if row.models is None else list(row.models),
         limits=row.limits,
         expires_at=row.expires_at,
     )

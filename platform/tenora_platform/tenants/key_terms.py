@@ -4,9 +4,9 @@ has itself. It knows terms, not rows, and nothing of the work that is limited.""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import BadRequestError, ForbiddenError
@@ -41,6 +41,18 @@ class KeyTerms:
                 yield "limits.budget_action"
             if soft is not None and not _at_most(self.limits["budget_soft"], soft):
                 yield "limits.budget_soft"
+
+    def within(self, own: KeyTerms) -> Self | None:
+        """What of this is within `own`, limits apart: those are shared. None: nothing is."""
+        scopes = [scope for scope in self.scopes if scope in own.scopes]
+        models = self.models
+        if own.models is not None:
+            of = own.models if models is None else models
+            models = [model for model in of if covers(own.models, model)]
+        ends = [each for each in (self.expires_at, own.expires_at) if each is not None]
+        if not scopes or models == []:
+            return None
+        return replace(self, scopes=scopes, models=models, expires_at=min(ends, default=None))
 
 
 def require_within(

@@ -187,6 +187,9 @@ class ApiKeyChange(Body):
 
 
 class ApiKey(IdItem):
+    """`created_by`: `api_key:`, `person:` or `admin_key:` and an id. A key that an API key created
+    shares that key's limits and ends with it."""
+
     object: Literal["api_key"] = "api_key"
     name: str
     prefix: str
@@ -195,6 +198,7 @@ class ApiKey(IdItem):
     limits: KeyLimits
     previous: PreviousSecret | None
     created_at: datetime
+    created_by: str | None
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None

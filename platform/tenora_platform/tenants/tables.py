@@ -92,5 +92,7 @@ class ApiKeyRow(_Capped, KeptKey, Base):
     __tablename__ = "api_keys"
 
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    # The keys that it comes from, the nearest first: they share their limits with it, and end it.
+    lineage: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")
     scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
     models: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # NULL: all

@@ -132,7 +132,8 @@ class UsageBooks:
             rows.append(self._row(event, place, rating, now))
             sums.add(each, place.series_id, rating, event.id.sequence)
             if rating is not None:
-                charges.append(charge_for(rating, event.series.api_key_id))
+                key = event.series.api_key_id
+                charges.append(charge_for(rating, (key,) if key else ()))
         if len(await repository.add_events(session, rows)) != len(rows):
             raise OvertakenError
         await add_unrated(session, _unrated(events, rated))

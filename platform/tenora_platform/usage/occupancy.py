@@ -88,7 +88,7 @@ class OccupancyBooks:
             rows.append(self._row(each, place, rating, now))
             sums.add(event, place.series_id, rating, None)
             if rating is not None:
-                charges.append(charge_for(rating, None))
+                charges.append(charge_for(rating, ()))
             else:
                 reason = rated.reasons[event.event_id]
                 mark = {"tenant_id": event.tenant_id, "occupancy_id": each.id, "reason": reason}

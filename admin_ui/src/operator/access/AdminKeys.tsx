@@ -7,6 +7,7 @@ import { type Column, DataTable } from "../../components/DataTable";
 import { formatDate } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { ErrorState, TableSkeleton } from "../../components/states";
+import { makerOf } from "../../tenant/keys/model";
 import { CreateAdminKey, RevokeAdminKey, RotateAdminKey } from "./KeyDialogs";
 import { type AdminKey, STATE_COLORS, stateOf } from "./model";
 import { useAdminKeys } from "./queries";
@@ -80,6 +81,16 @@ function columnsOf(
       header: "Status",
       width: 190,
       cell: (adminKey) => <State adminKey={adminKey} />,
+    },
+    {
+      key: "created",
+      header: "Created by",
+      width: 150,
+      cell: ({ created_by }) => (
+        <Text size="sm" truncate title={created_by ?? undefined}>
+          {created_by ? makerOf(created_by) : "–"}
+        </Text>
+      ),
     },
     {
       key: "used",

@@ -144,7 +144,8 @@ export function RevokeAdminKey({ adminKey, onClose }: DialogProps) {
       onConfirm={() => revoke.mutate()}
       onClose={onClose}
     >
-      The key stops working immediately, and its sessions end. This cannot be undone.
+      The key stops working immediately, and so do all admin keys that it created. Their sessions
+      end, and open invitations that they created are withdrawn. This cannot be undone.
     </ConfirmModal>
   );
 }

@@ -166,8 +166,8 @@ export function RevokeKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
       onConfirm={() => revoke.mutate(apiKey.id)}
       onClose={onClose}
     >
-      The key stops working immediately. Its running requests are stopped and billed up to that
-      point. This cannot be undone.
+      The key stops working immediately, and so do all keys that it created. Their running requests
+      are stopped and billed up to that point. This cannot be undone.
     </ConfirmModal>
   );
 }

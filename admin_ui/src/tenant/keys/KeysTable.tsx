@@ -9,7 +9,7 @@ import { SearchField } from "../../components/SearchField";
 import { useParam } from "../../components/SidePanel";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { ChangeKeyModal, RevokeKeyModal, RotateKeyModal } from "./KeyModals";
-import { type ApiKey, type KeyState, limitWords, stateOf } from "./model";
+import { type ApiKey, type KeyState, limitWords, makerOf, stateOf } from "./model";
 import { type KeySort, type Owner, useBudgetCurrency, useKeys } from "./queries";
 
 const COLORS: Record<KeyState, string> = {
@@ -145,7 +145,16 @@ function columnsOf(
       header: "Created",
       sort: "-created",
       width: 150,
-      cell: ({ created_at }) => formatDate(created_at),
+      cell: ({ created_at, created_by }) => (
+        <>
+          <Text size="sm">{formatDate(created_at)}</Text>
+          {created_by && (
+            <Text size="xs" c="dimmed" truncate title={created_by}>
+              by {makerOf(created_by)}
+            </Text>
+          )}
+        </>
+      ),
     },
   ];
   if (mayChange)

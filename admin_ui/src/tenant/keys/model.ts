@@ -141,3 +141,15 @@ export function limitWords(limits: ApiKey["limits"], currency: string | null = n
   const then = limits.budget_action === "degrade" ? "flex" : "a warning";
   return soft === null ? said : [...said, `${then} from ${soft}% of budget`];
 }
+
+const MAKERS: Record<string, string> = {
+  admin_key: "an admin key",
+  api_key: "an API key",
+  person: "a person",
+};
+
+/** Who created a key, as the audit log names them, in words. */
+export function makerOf(actor: string): string {
+  const [kind = "", id = ""] = actor.split(":");
+  return `${MAKERS[kind] ?? kind} ${id}`;
+}

@@ -154,10 +154,10 @@ function Money({ limits, stale }: MoneyProps) {
       )}
       <Stack gap="lg">
         {budgets.map((budget) => (
-          <Box key={budget.name}>
+          <Box key={`${budget.name} ${budget.api_key_id}`}>
             <Group justify="space-between" gap="xs" mb={6}>
               <Group gap="xs">
-                <Text size="sm" fw={550}>
+                <Text size="sm" fw={550} title={budget.api_key_id ?? undefined}>
                   {BUDGET_NAMES[budget.name]}
                 </Text>
                 <Badge color={STATE_COLORS[budget.state]}>{BUDGET_WORDS[budget.state]}</Badge>

@@ -82,8 +82,8 @@ export const BUDGET_NAMES: Record<Budget["name"], string> = {
   account_month: "This month, your account budget",
   plan_month: "This month, all keys",
   plan_day: "Today, all keys",
-  key_month: "This month, this key",
-  key_day: "Today, this key",
+  key_month: "This month, this key and those it created",
+  key_day: "Today, this key and those it created",
   credit: "Prepaid credit",
 };
 
