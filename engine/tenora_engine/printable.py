@@ -5,7 +5,7 @@ from __future__ import annotations
 
 FOREIGN_MAX = 300
 """Characters of somebody else's words in a message of ours."""
-MESSAGE_MAX = 1000
+MESSAGE_MAX = 500
 """Characters of a whole message."""
 
 

@@ -82,7 +82,9 @@ def read_json(body: bytes, values_max: int) -> Any:
                 code="invalid_json",
             ) from error
     else:
-        return refuse_odd(value) if odd_numbers_in(body) else value
+        # To go through a value takes as long as to look at 64 bytes.
+        is_short = count * 64 < len(body)
+        return refuse_odd(value) if is_short or odd_numbers_in(body) else value
     return _read_slowly(body)
 
 

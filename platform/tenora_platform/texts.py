@@ -5,11 +5,9 @@ bits, and a number that is none. Knows JSON, not what it means."""
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _NUL = "\0"
 _INTEGERS = range(-(2**63), 2**64)
 """Those that every form takes in which a value is sent on."""
@@ -29,7 +27,7 @@ class Odd:
 
 def odd_numbers_in(text: bytes) -> bool:
     """Whether a JSON text may have a number that `odd_in` names; a look at its bytes, of which a
-    megabyte takes a millisecond."""
+    megabyte takes some milliseconds."""
     plain = text.translate(_DIGITS)
     return any(each in plain for each in _MAY_BE_ODD)
 
@@ -55,7 +53,7 @@ def odd_in(value: Any, *, nul: bool = False) -> Odd | None:
 
 def _why_odd(value: Any, nul: bool) -> str | None:
     if isinstance(value, str):
-        if _SURROGATE.search(value):
+        if not value.isascii() and _is_half(value):
             return "contains a lone surrogate (half of a character); send whole characters"
         return "contains a NUL character; leave it out" if nul and _NUL in value else None
     if isinstance(value, int) and value not in _INTEGERS:
@@ -63,6 +61,14 @@ def _why_odd(value: Any, nul: bool) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return "is not a finite number, or is too large; send it as a string"
     return None
+
+
+def _is_half(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _member(path: str, key: str) -> str:

@@ -54,9 +54,6 @@ async def test_every_field_of_every_route(api: Api) -> None:
                 ({"a": [{"b": BAD}]}, f"{name}.a[0].b"),
                 ({"\udfff": 1}, f"{name}.\\udfff"),
                 ({"a": [10**4000]}, f"{name}.a[0]"),
-                ([-(2**63) - 1], f"{name}[0]"),
-                ({"a": float("inf")}, f"{name}.a"),
-                ({"a": float("nan")}, f"{name}.a"),
             ):
                 call = partial(api.call, tenant.key)
                 if path.startswith("/admin"):
@@ -121,7 +118,19 @@ async def test_an_adapters_config_and_name(api: Api) -> None:
     assert answer.json()["error"]["param"] == "name"
 
 
-@pytest.mark.parametrize("number", ["1e400", "-1E+999", "9" * 20, "9" * 4000, f"{'9' * 400}.5"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1e400",
+        "-1E+999",
+        "NaN",
+        "-Infinity",
+        f"-{2**63 + 1}",
+        "9" * 20,
+        "9" * 4000,
+        f"{'9' * 400}.5",
+    ],
+)
 def test_a_number_of_any_form(number: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         read_json(f'{{"a": {{"b": {number}}}}}'.encode(), 100)
