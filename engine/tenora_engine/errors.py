@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tenora_engine.printable import MESSAGE_MAX, printable
+
 
 class EngineError(Exception):
-    """Anything the engine refuses or fails at; never raised as itself for a user's mistake."""
+    """Anything the engine refuses or fails at; never raised as itself for a user's mistake. However
+    long what it tells of is, its message is short and can be printed."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message, MESSAGE_MAX))
 
 
 class InvalidRequestError(EngineError):

@@ -113,7 +113,8 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.callback(state.checker.close)
-            stack.callback(state.templates.close)
+            stack.callback(state.preflights.close)
+            stack.callback(state.apart.close)
             stack.push_async_callback(state.db.close)
             stack.push_async_callback(state.redis.aclose)
             stack.push_async_callback(state.live.finish)

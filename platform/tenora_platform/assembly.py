@@ -13,12 +13,14 @@ from msgspec.structs import replace
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
 from tenora_platform.admin_key import admin_key_hashes
+from tenora_platform.apart.client import Apart
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator
 from tenora_platform.bell import Bell
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.budgets.service import Budgets
 from tenora_platform.db import Database
+from tenora_platform.evaluations.scorer import Scorer
 from tenora_platform.history.answers import AnswerCounts
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
@@ -85,7 +87,7 @@ def build_state(
         statement_timeout_s=settings.statement_timeout_s,
         told=noticed(changes.tell),
     )
-    unbilled, proof, outages = Unbilled(), Proof(), dict[str, str]()
+    unbilled, proof, outages, apart = Unbilled(), Proof(), dict[str, str](), Apart()
     objects = open_object_store(settings.object_store_url)
     store = StoreIdentity(db.patient(), objects)
     process = this_process(role, name)
@@ -171,8 +173,11 @@ def build_state(
         flights=Flights(redis),
         copies=UsageCopies(redis, metrics),
         checker=Checker(),
+        preflights=Checker(),
         upload_pace=Pace(settings.upload_share),
-        templates=ChatTemplates(db),
+        apart=apart,
+        templates=ChatTemplates(db, apart),
+        scorer=Scorer(apart),
         upload_waits=Bell(redis, "tenora:uploads"),
     )
 

@@ -18,7 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
 from sqlalchemy.pool import QueuePool
 
+from tenora_engine.printable import printable
 from tenora_platform.installation import Installation
+from tenora_platform.mending import mended_parameters
 from tenora_platform.secret import ServerSecret
 
 CONNECTIONS = 24
@@ -83,6 +85,7 @@ def libpq_url(url: URL) -> str:
     return f"{place}{mark}{query.replace('+', '%20')}"
 
 
+_MENDS = "tenora_mends"  # of a connection's execution options
 TENANT, TOLD = "tenant", "told"
 """In `info` of a session: whose rows it may write (if one tenant's), and who is told of what it has
 committed (`live.noticing`)."""
@@ -116,12 +119,13 @@ class Database:
         self._app = _engine(with_options(urls.app, limits), connections - for_admin)
         self._admin = _engine(with_options(urls.admin, limits), for_admin)
         self._values: Mapping[str, str] = {}
+        self._mends = False
         self._told = told
 
     def patient(self) -> Database:
-        """The same connections, for work that nobody waits for."""
+        """The same connections, for work that nobody waits for, whose texts are mended."""
         other = copy.copy(self)
-        other._values = _PATIENT
+        other._values, other._mends = _PATIENT, True
         return other
 
     @asynccontextmanager
@@ -151,7 +155,10 @@ class Database:
         self, engine: AsyncEngine, values: Mapping[str, str], info: Mapping[str, Any] | None = None
     ) -> AsyncIterator[AsyncSession]:
         async with _session(
-            engine, {**self._values, **values}, {TOLD: self._told, **(info or {})}
+            engine,
+            {**self._values, **values},
+            {TOLD: self._told, **(info or {})},
+            mends=self._mends,
         ) as session:
             yield session
 
@@ -176,7 +183,7 @@ def plain_reason(error: Exception) -> str:
     """The first line of what went wrong, without the statement, fit to be stored itself."""
     cause = getattr(error, "orig", None) or error
     line = next(iter(str(cause).strip().splitlines()), type(error).__name__)
-    return line[:500].replace("\0", "").encode(errors="replace").decode()
+    return printable(line, 500)
 
 
 _SET = text("select set_config(:name, :value, true)")
@@ -190,7 +197,7 @@ def _set_many(names: tuple[str, ...]) -> TextClause:
 
 
 def _engine(url: URL, connections: int) -> AsyncEngine:
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         pool_size=-(-connections // 2),  # kept open; the others are closed when they are given back
         max_overflow=connections // 2,
@@ -199,6 +206,16 @@ def _engine(url: URL, connections: int) -> AsyncEngine:
         hide_parameters=True,  # else errors carry tenants' data into the log
         connect_args={"connect_timeout": 10},
     )
+    event.listen(engine.sync_engine, "before_cursor_execute", _mend, retval=True)
+    return engine
+
+
+def _mend(
+    connection: Connection, _: Any, statement: str, parameters: Any, *__: Any
+) -> tuple[str, Any]:
+    if connection.get_execution_options().get(_MENDS):
+        parameters = mended_parameters(statement, parameters)
+    return statement, parameters
 
 
 async def _close(engine: AsyncEngine) -> None:
@@ -212,7 +229,7 @@ async def _close(engine: AsyncEngine) -> None:
 
 @asynccontextmanager
 async def _session(
-    engine: AsyncEngine, values: Mapping[str, str], info: dict[str, Any]
+    engine: AsyncEngine, values: Mapping[str, str], info: dict[str, Any], *, mends: bool
 ) -> AsyncIterator[AsyncSession]:
     statement = _set_many(tuple(values))
     parameters = {f"value{at}": value for at, value in enumerate(values.values())}
@@ -223,6 +240,7 @@ async def _session(
         def after_begin(_: Session, __: SessionTransaction, connection: Connection) -> None:
             # Local to the transaction: a pooled connection never carries it to the next tenant.
             connection.execute(statement, parameters)
+            connection.execution_options(**{_MENDS: mends})
 
         if values:
             event.listen(session.sync_session, "after_begin", after_begin)

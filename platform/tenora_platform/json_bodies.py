@@ -10,9 +10,10 @@ from fastapi import Request
 from pydantic_core import from_json
 from starlette.types import Scope
 
+from tenora_engine.printable import printable
 from tenora_platform.bodies import body_of, header_of
 from tenora_platform.errors import ApiError, BadRequestError, MediaTypeError, WhileReading
-from tenora_platform.texts import lone_surrogate
+from tenora_platform.texts import odd_in, odd_numbers_in
 
 DEPTH_MAX = 200  # the parser's own
 NAMED_BYTES = 65_536
@@ -69,7 +70,7 @@ def read_json(body: bytes, values_max: int) -> Any:
         )
     try:
         # 4 MB of text take 0.3 ms by this parser and 3 by the standard library's.
-        return from_json(body, cache_strings="keys")
+        value = from_json(body, cache_strings="keys")
     except ValueError as error:
         if "recursion limit" in str(error):
             raise BadRequestError(
@@ -77,9 +78,28 @@ def read_json(body: bytes, values_max: int) -> Any:
             ) from error
         if len(body) > NAMED_BYTES:
             raise BadRequestError(
-                f"The request body is not valid JSON in UTF-8: {error}.", code="invalid_json"
+                f"The request body is not valid JSON in UTF-8: {printable(error)}.",
+                code="invalid_json",
             ) from error
+    else:
+        # To go through a value takes as long as to look at 64 bytes.
+        is_short = count * 64 < len(body)
+        return refuse_odd(value) if is_short or odd_numbers_in(body) else value
     return _read_slowly(body)
+
+
+def refuse_odd(value: Any, param: str = "") -> Any:
+    """The value of a body, or of its field `param`. Raises BadRequestError that names what in it no
+    answer, no row and no other process could take."""
+    odd = odd_in(value)
+    if odd is None:
+        return value
+    place = param + odd.place
+    raise BadRequestError(
+        f"{printable(place) or 'The body'} {odd.reason}.",
+        param=place[:200] or None,
+        code="invalid_value",
+    )
 
 
 def _read_slowly(body: bytes) -> Any:
@@ -88,12 +108,4 @@ def _read_slowly(body: bytes) -> Any:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise BadRequestError("The request body is not valid JSON.", code="invalid_json") from error
-    where = lone_surrogate(value)
-    if where is not None:
-        raise BadRequestError(
-            f"{where or 'The body'} contains a lone surrogate (half of a character). Send "
-            "whole characters.",
-            param=where[:200] or None,
-            code="invalid_value",
-        )
-    return value
+    return refuse_odd(value)

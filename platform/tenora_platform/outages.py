@@ -4,11 +4,19 @@ starts the servers again."""
 
 from __future__ import annotations
 
+import msgspec
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from redis.exceptions import RedisError
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    StatementError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from structlog.stdlib import BoundLogger
 
@@ -28,6 +36,29 @@ _OVERDUE = {
 }
 """What `db.Database` lets PostgreSQL end: query_canceled, lock_not_available,
 idle_in_transaction_session_timeout, and deadlock_detected and serialization_failure."""
+
+
+OWN_FAULT = (
+    DataError,
+    IntegrityError,
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
+"""What can only be about the row at hand. Everything else (a server that is away, a schema that is
+being migrated) is waited for."""
+
+
+def is_own_fault(error: BaseException) -> bool:
+    """Whether work on one row failed by what is in the row: it counts as an attempt, keeps no other
+    row waiting, and is given up in the end."""
+    # Not a subclass: those are what the database said, of which OWN_FAULT has some.
+    return isinstance(error, OWN_FAULT) or type(error) is StatementError
 
 
 def outage_of(error: Exception) -> UnavailableError | None:

@@ -13,12 +13,14 @@ from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.client import EngineClient
+from tenora_platform.apart.client import Apart
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator, CurrentAdmin, CurrentTenant
 from tenora_platform.bell import Bell
 from tenora_platform.budgets.service import Budgets
 from tenora_platform.db import Database
 from tenora_platform.errors import UnavailableError
+from tenora_platform.evaluations.scorer import Scorer
 from tenora_platform.history.answers import AnswerCounts
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
@@ -104,7 +106,10 @@ class AppState:
     rejected: RejectedCalls
     since: Since
     checker: Checker
+    preflights: Checker  # of headers alone: it waits for no upload's check
+    apart: Apart
     templates: ChatTemplates
+    scorer: Scorer
     upload_pace: Pace
     upload_waits: Bell  # wakes the intake: a version may be checked now
     sick_versions: set[str] = field(default_factory=set)  # see `probing.sick`

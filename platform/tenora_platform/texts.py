@@ -1,32 +1,74 @@
-"""Whether a JSON value's texts can be written down at all: a lone surrogate, half of a character,
-passes every JSON parser and then fails wherever the text is encoded. Knows JSON, not what it means.
-"""
+"""Whether a JSON value can be written down at all. A lone surrogate, half of a character, passes
+every JSON parser and then fails wherever the text is encoded; so does an integer of more than 64
+bits, and a number that is none. Knows JSON, not what it means."""
 
 from __future__ import annotations
 
-import re
+import math
+from dataclasses import dataclass
 from typing import Any
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_NUL = "\0"
+_INTEGERS = range(-(2**63), 2**64)
+"""Those that every form takes in which a value is sent on."""
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_MAY_BE_ODD = (b"0" * 19, b"e000", b"E000", b"e+000", b"E+000", b"NaN", b"Infinity")
+"""How what may be too large, or none, looks where all digits are zeros."""
 
 
-def lone_surrogate(value: Any) -> str | None:
-    """Where the first text with a lone surrogate is, as `messages[0].content`, or None. "" is the
-    value itself."""
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """What in a value cannot be sent on: `place` as `messages[0].content`, "" for the value itself;
+    `reason` is to be read after it."""
+
+    place: str
+    reason: str
+
+
+def odd_numbers_in(text: bytes) -> bool:
+    """Whether a JSON text may have a number that `odd_in` names; a look at its bytes, of which a
+    megabyte takes some milliseconds."""
+    plain = text.translate(_DIGITS)
+    return any(each in plain for each in _MAY_BE_ODD)
+
+
+def odd_in(value: Any, *, nul: bool = False) -> Odd | None:
+    """The first part of a JSON value that cannot be written down. `nul`: a NUL in a text is one."""
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         path, each = waiting.pop()
-        if isinstance(each, str):
-            if _SURROGATE.search(each):
-                return path
-        elif isinstance(each, list):
+        reason = _why_odd(each, nul)
+        if reason is not None:
+            return Odd(path, reason)
+        if isinstance(each, list):
             waiting += [(f"{path}[{place}]", item) for place, item in enumerate(each)][::-1]
         elif isinstance(each, dict):
             for key in each:
-                if _SURROGATE.search(key):
-                    return _member(path, key)
+                reason = _why_odd(key, nul)
+                if reason is not None:
+                    return Odd(_member(path, key), reason)
             waiting += [(_member(path, key), item) for key, item in each.items()][::-1]
     return None
+
+
+def _why_odd(value: Any, nul: bool) -> str | None:
+    if isinstance(value, str):
+        if not value.isascii() and _is_half(value):
+            return "contains a lone surrogate (half of a character); send whole characters"
+        return "contains a NUL character; leave it out" if nul and _NUL in value else None
+    if isinstance(value, int) and value not in _INTEGERS:
+        return "is an integer of more than 64 bits; send it as a string"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "is not a finite number, or is too large; send it as a string"
+    return None
+
+
+def _is_half(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _member(path: str, key: str) -> str:

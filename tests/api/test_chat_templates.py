@@ -20,6 +20,7 @@ from adapter_files import adapter_config, adapter_form, adapter_tensors, safeten
 from api_harness import Api, TestTenant
 from platform_fixtures import MakeApi
 from tenora_engine.errors import InvalidRequestError
+from tenora_platform.apart.client import Apart
 from tenora_platform.evaluations.worker import EvaluationWorker
 from tenora_platform.intake.report import Problem
 from tenora_platform.probing.prompts import BUILT_IN
@@ -43,9 +44,9 @@ SHORT = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[Renderer]:
-    made = Renderer()
-    yield made
-    made.close()
+    apart = Apart()
+    yield Renderer(apart)
+    apart.close()
 
 
 @pytest.fixture
@@ -263,9 +264,10 @@ def test_nothing_of_one_rendering_is_left_for_the_next(renderer: Renderer) -> No
 def test_the_process_is_started_again(renderer: Renderer) -> None:
     template = AdapterTemplate(renderer, SHORT, {})
     assert template.render([{"role": "user", "content": "a"}]) == "a"
-    assert renderer._process is not None
-    renderer._process.kill()
-    renderer._process.wait()
+    process = renderer._apart._process
+    assert process is not None
+    process.kill()
+    process.wait()
     with contextlib.suppress(InvalidRequestError):  # what was on its way
         template.render([{"role": "user", "content": "a"}])
     assert template.render([{"role": "user", "content": "b"}]) == "b"
@@ -302,7 +304,8 @@ async def test_an_import_brings_its_template(make_api: MakeApi, tmp_path: Path) 
 
 
 def test_a_template_is_compiled_once_for_its_version_alone() -> None:
-    made = Renderer()
+    apart = Apart()
+    made = Renderer(apart)
     asked: list[bool] = []
     real = made._answer
 
@@ -311,7 +314,7 @@ def test_a_template_is_compiled_once_for_its_version_alone() -> None:
         return real(question)
 
     made._answer = noting  # type: ignore[method-assign]
-    with contextlib.closing(made):
+    with contextlib.closing(apart):
         own = AdapterTemplate(made, TEMPLATE, {"bos_token": "<|im_start|>"}, "adv_1", "t1")
         for _ in range(3):
             assert own.render(MESSAGES, add_generation_prompt=True) == by_transformers(TEMPLATE)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DataError
 
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
@@ -20,6 +21,7 @@ from fake_engine import default_answer
 from platform_fixtures import MakeApi
 from tenora_engine.request import GenerationRequest
 from tenora_platform.evaluations import asking, worker
+from tenora_platform.evaluations.tables import EvaluationRow
 from tenora_platform.evaluations.worker import EvaluationWorker
 from tenora_platform.locks import try_lock
 from tenora_platform.registry.worker import IntakeWorker
@@ -323,6 +325,67 @@ async def test_refused(api: Api, tenant: TestTenant, changes: dict[str, Any], pa
     answer = await api.call(tenant.key, "POST", "/v1/evaluations", json=body | changes)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
+
+
+async def test_names_are_looked_up_before_schemas_are_compiled(
+    api: Api, tenant: TestTenant
+) -> None:
+    hostile = {
+        "properties": {str(n): {"pattern": f"{n}" + r"(\w{1,200}){1,20}"} for n in range(300)}
+    }
+    body = {"adapter": "nobody", "versions": [1], "scoring": "json_schema", "schema": hostile}
+    body |= {"items": [{"prompt": "x"}]}
+    answer = await api.call(tenant.key, "POST", "/v1/evaluations", json=body)
+    assert answer.status_code == 404, answer.text
+
+
+@pytest.mark.parametrize("scoring", ["json_schema", "exact"])
+async def test_a_large_schema_is_refused_by_its_size(
+    api: Api, tenant: TestTenant, scoring: str
+) -> None:
+    large = {"description": "x" * 20_000}
+    body = {"adapter": "helper", "versions": [1], "scoring": scoring, "schema": large}
+    body |= {"items": [{"prompt": "x", "expected": "x"}]}
+    answer = await api.call(tenant.key, "POST", "/v1/evaluations", json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == "schema"
+
+
+async def test_what_an_answer_holds_is_stored(api: Api, tenant: TestTenant) -> None:
+    api.engine.answer = lambda *_: "a\0b"
+    made = await create(api, tenant, items=[{"prompt": "x", "expected": "y"}])
+    await turns(api)
+    assert (await get(api, tenant, made))["state"] == "completed"
+    [item] = (await get(api, tenant, made, "/items"))["data"]
+    assert {each["answer"] for each in item["answers"]} == {"a\ufffdb"}
+
+
+async def test_one_that_can_never_run_is_given_up(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the others go on."""
+    poisoned = await create(api, tenant)
+    good = await create(api, tenant)
+    ask_all = EvaluationWorker._ask_all
+
+    async def failing(self: EvaluationWorker, row: EvaluationRow, asks: Any) -> None:
+        if row.id == poisoned["id"]:
+            raise DataError("INSERT ...", {}, Exception("a NUL"))
+        await ask_all(self, row, asks)
+
+    monkeypatch.setattr(EvaluationWorker, "_ask_all", failing)
+    await turns(api)
+    assert (await get(api, tenant, good))["state"] == "completed"
+    assert (await get(api, tenant, poisoned))["state"] == "running"
+    for _ in range(worker.ATTEMPTS_MAX):
+        async with api.state.db.admin_session() as session:
+            await session.execute(text("update evaluations set not_before = null"))
+        await turns(api)
+    found = await get(api, tenant, poisoned)
+    assert found["state"] == "failed"
+    assert "failed 5 times" in found["error"]
+    events = (await api.call(tenant.key, "GET", "/v1/events")).json()["data"]
+    assert "evaluation.failed" in [each["type"] for each in events]
 
 
 async def test_another_tenants_are_404(api: Api, tenant: TestTenant) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DataError
 
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant, stored_objects
@@ -155,14 +156,52 @@ async def test_what_the_store_never_takes_is_refused(
     published = AdapterStorage.publish
     monkeypatch.setattr(AdapterStorage, "publish", publish)
     for _ in range(ATTEMPTS_MAX - 1):
-        with pytest.raises(Exception, match="directory"):
-            await Noting(api).run_once()
+        await Noting(api).run_once()  # and nobody waits for it
         assert (await version(api, tenant, "nowhere"))["state"] == "validating"
     await Noting(api).run_once()
     shutil.rmtree(found[0])
     refused = await version(api, tenant, "nowhere")
     assert refused["state"] == "rejected"
     assert [each["code"] for each in refused["validation"]["problems"]] == ["store_failed"]
+
+
+def refused_by_the_database() -> Exception:
+    return DataError("UPDATE ...", {}, Exception("a NUL"))
+
+
+@pytest.mark.usefixtures("resting")
+@pytest.mark.parametrize("error", [refused_by_the_database(), ValueError("odd"), KeyError("odd")])
+async def test_a_check_that_can_never_succeed_is_given_up(api: Api, error: Exception) -> None:
+    """By what is in it, say; until then nobody else waits for it."""
+    poisoned, other = [await api.new_tenant(name, plan="premium") for name in ("poison", "other")]
+
+    class Failing(Checker):
+        async def check(self, *_: Any) -> Any:
+            raise error
+
+    await upload(api, poisoned, "poison", seed=90)
+    worker = Noting(api, Failing())
+    assert await worker.run_once(), "the worker does not pause"
+    assert worker.checked == [poisoned.id]
+    await worker.run_once()
+    assert worker.checked == [poisoned.id], "it is not tried again at once"
+    await upload(api, other, "good", seed=91)
+    await worker.run_once()
+    assert worker.checked == [poisoned.id, other.id]
+
+    before = parked(api)
+    for _ in range(ATTEMPTS_MAX):
+        await Noting(api, Failing()).run_once()
+    found = await version(api, poisoned, "poison")
+    assert found["state"] == "rejected"
+    assert [each["code"] for each in found["validation"]["problems"]] == ["check_failed"]
+    events = (await api.call(poisoned.key, "GET", "/v1/events")).json()["data"]
+    assert "adapter.rejected" in [each["type"] for each in events]
+    assert parked(api) > before
+
+
+def parked(api: Api) -> float:
+    return float(api.state.metrics.jobs_parked.labels("intake")._value.get())
 
 
 @pytest.mark.usefixtures("resting")

@@ -168,6 +168,7 @@ def test_characters_are_counted_wherever_they_are() -> None:
     message = ChatMessage.model_validate({"role": "user", "content": "abc", "more": {"d": ["ef"]}})
     assert count_characters([message]) == len("user" + "abc"), "what is ignored is not counted"
     assert count_characters([{"more": {"d": ["ef"]}}]) == len("more" + "d" + "ef")
+    assert count_characters([[], {}, None, 1.5, 7, [[], []]]) == 7, "a template writes them all"
     assert prompt_lengths("abc") == [3]
     assert prompt_lengths([1, 2]) == [2]
     assert prompt_lengths(["a", "bc"]) == [1, 2]

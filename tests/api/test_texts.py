@@ -1,4 +1,5 @@
-"""A lone surrogate in any text, anywhere in any body, is refused with the name of its field."""
+"""A lone surrogate in any text, and a number that nothing else can take, anywhere in any body, is
+refused with the name of its field."""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ from adapter_files import adapter_config
 from api_harness import Api
 from described import document
 from people import signed_in
+from tenora_platform.errors import BadRequestError
 from tenora_platform.intake.header import IntakeError, strict_json
-from tenora_platform.texts import lone_surrogate
+from tenora_platform.json_bodies import read_json
+from tenora_platform.texts import Odd, odd_in, odd_numbers_in
 
 BAD = "half \ud800 a character"
 
@@ -50,6 +53,7 @@ async def test_every_field_of_every_route(api: Api) -> None:
                 (["fine", BAD], f"{name}[1]"),
                 ({"a": [{"b": BAD}]}, f"{name}.a[0].b"),
                 ({"\udfff": 1}, f"{name}.\\udfff"),
+                ({"a": [10**4000]}, f"{name}.a[0]"),
             ):
                 call = partial(api.call, tenant.key)
                 if path.startswith("/admin"):
@@ -114,13 +118,40 @@ async def test_an_adapters_config_and_name(api: Api) -> None:
     assert answer.json()["error"]["param"] == "name"
 
 
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1e400",
+        "-1E+999",
+        "NaN",
+        "-Infinity",
+        f"-{2**63 + 1}",
+        "9" * 20,
+        "9" * 4000,
+        f"{'9' * 400}.5",
+    ],
+)
+def test_a_number_of_any_form(number: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        read_json(f'{{"a": {{"b": {number}}}}}'.encode(), 100)
+    assert (caught.value.param, caught.value.code) == ("a.b", "invalid_value")
+
+
+@given(st.integers() | st.floats())
+def test_no_odd_number_is_overlooked(number: float) -> None:
+    if odd_in(number) is not None:
+        assert odd_numbers_in(json.dumps(number).encode())
+
+
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 
 
 @given(values)
 def test_whole_texts_pass_and_others_do_not(value: Any) -> None:
-    assert lone_surrogate(value) is None
-    assert lone_surrogate([1, {"a": value, "b": ["x", BAD]}]) == "[1].b[1]"
+    assert odd_in(value) is None
+    odd = odd_in([1, {"a": value, "b": ["x", BAD]}])
+    assert isinstance(odd, Odd)
+    assert odd.place == "[1].b[1]"

@@ -18,8 +18,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tenora_engine.clocks import local_now
 from tenora_engine.errors import InvalidRequestError, ModelLoadError
+from tenora_engine.printable import printable
 
 PARAM = "messages"
+CHARACTERS_MAX = 4 * 1024**2
+"""Of a rendered conversation where its caller says nothing else."""
 
 
 class Renders(Protocol):
@@ -28,9 +31,13 @@ class Renders(Protocol):
     @property
     def source(self) -> str: ...
 
-    def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str: ...
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], most: int = ..., /, **arguments: Any
+    ) -> str: ...
 
-    def render_open(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str: ...
+    def render_open(
+        self, messages: Sequence[Mapping[str, Any]], most: int = ..., /, **arguments: Any
+    ) -> str: ...
 
 
 class ChatTemplate:
@@ -49,7 +56,9 @@ class ChatTemplate:
         try:
             self.code = code or environment.compile(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ModelLoadError(f"the model's chat template is broken: {error}") from error
+            raise ModelLoadError(
+                f"the model's chat template is broken: {printable(error)}"
+            ) from error
         no_globals = environment.make_globals(None)
         self._template = jinja2.Template.from_code(environment, self.code, no_globals)
         self._special_tokens = dict(special_tokens)
@@ -85,24 +94,41 @@ class ChatTemplate:
             )
         return template
 
-    def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
-        """Raises InvalidRequestError in the template's own words when it refuses the messages."""
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], most: int = CHARACTERS_MAX, /, **arguments: Any
+    ) -> str:
+        """Raises InvalidRequestError in the template's own words when it refuses the messages, and
+        as soon as it has written more than `most` characters."""
         values = {"documents": None, **arguments, **self._special_tokens, "messages": messages}
+        pieces, length = [], 0
         try:
-            return self._template.render(values)
+            for piece in self._template.generate(values):
+                length += len(piece)
+                if length > most:
+                    break
+                pieces.append(piece)
         except Exception as error:  # the template's own code, over whatever the messages hold
             raise InvalidRequestError(
-                f"the messages do not fit the model's chat template: {error}", PARAM
+                f"the messages do not fit the model's chat template: {printable(error)}", PARAM
             ) from error
+        if length > most:
+            raise InvalidRequestError(
+                f"the chat template writes more than {most} characters, which is longer than any "
+                "prompt can be; shorten the messages",
+                PARAM,
+            )
+        return "".join(pieces)
 
-    def render_open(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
+    def render_open(
+        self, messages: Sequence[Mapping[str, Any]], most: int = CHARACTERS_MAX, /, **arguments: Any
+    ) -> str:
         """Up to the end of the last message's content, which is left open, as transformers'
         `continue_final_message` does. A mark behind the content finds the place; where the template
         trims the space behind the mark, it trims what the content ends with as well."""
         mark = f"(#{secrets.randbelow(10**18)}#)"
         *before, last = messages
         opened = {**last, "content": f"{last.get('content') or ''}{mark} "}
-        text = self.render([*before, opened], **arguments)
+        text = self.render([*before, opened], most + len(mark) + 1, **arguments)
         place = text.rfind(mark)
         if place < 0:
             raise InvalidRequestError(

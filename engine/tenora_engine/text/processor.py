@@ -10,9 +10,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tenora_engine.errors import InvalidRequestError, ModelLoadError
+from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.end_tokens import read_eos_token_ids
-from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special_tokens
+from tenora_engine.text.chat_template import (
+    CHARACTERS_MAX,
+    ChatTemplate,
+    Renders,
+    read_special_tokens,
+)
 from tenora_engine.text.control_tokens import ControlTokens
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_engine.text.stop_patterns import StopPattern
@@ -96,7 +101,7 @@ class TextProcessor:
         control_tokens: bool = True,
         template_arguments: Mapping[str, Any] | None = None,
         template: Renders | None = None,
-        characters_most: int | None = None,
+        characters_most: int = CHARACTERS_MAX,
     ) -> list[int]:
         """Token ids of a conversation through the model's own chat template, or another's. With
         `control_tokens` False those written out in the messages or other arguments stay text.
@@ -114,12 +119,8 @@ class TextProcessor:
             continue_final_message,
             template_arguments,
             template,
+            characters_most,
         )
-        if characters_most is not None and len(text) > characters_most:
-            raise InvalidRequestError(
-                f"the chat template writes {len(text)} characters; {characters_most} is most",
-                "messages",
-            )
         if shield is None:
             return self.encode(text, add_special_tokens=False)  # the template writes them itself
         token_ids: list[int] = []
@@ -136,6 +137,7 @@ class TextProcessor:
         continue_final_message: bool = False,
         template_arguments: Mapping[str, Any] | None = None,
         template: Renders | None = None,
+        characters_most: int = CHARACTERS_MAX,
     ) -> str:
         """The text that `encode_chat` encodes. With `continue_final_message` it ends where the
         last message does, for the model to go on with. A template that takes no tools has them in
@@ -149,8 +151,8 @@ class TextProcessor:
             "tools": tools,
         }
         if continue_final_message:
-            return renders.render_open(messages, **arguments)
-        return renders.render(messages, **arguments)
+            return renders.render_open(messages, characters_most, **arguments)
+        return renders.render(messages, characters_most, **arguments)
 
     def prepare_plain(self) -> None:
         """Make now what the first control token that stays text would wait for (0.3 s for a

@@ -22,6 +22,7 @@ from tenora_platform.budgets.accounts import month_start, next_month
 from tenora_platform.budgets.tables import AccountBudgetRow
 from tenora_platform.db import Database
 from tenora_platform.events import repository as events
+from tenora_platform.outages import OWN_FAULT
 from tenora_platform.tenants.ranks import AMOUNT
 from tenora_platform.usage.service import money
 from tenora_platform.usage.tables import UsageDayRow
@@ -163,8 +164,11 @@ class AccountAlerts:
             new = {(tenant_id, each.once(threshold)) for threshold in each.reached}
             if new <= self._told:
                 continue
-            async with self._db.tenant_session(tenant_id) as session:  # who listens is told
-                await tell(session, each)
+            try:
+                async with self._db.tenant_session(tenant_id) as session:  # who listens is told
+                    await tell(session, each)
+            except OWN_FAULT as error:
+                _log.error("budget alert given up", tenant=tenant_id, exc_info=error)
             if len(self._told) > _TOLD_MAX:
                 self._told.clear()
             self._told |= new

@@ -17,6 +17,7 @@ from tenora_platform.budgets.seeding import Seeder
 from tenora_platform.budgets.store import BudgetStore, Correction
 from tenora_platform.db import Database
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.outages import OWN_FAULT
 from tenora_platform.usage.schemas import BudgetCorrection
 
 EVERY_S = 60.0
@@ -51,7 +52,10 @@ class TrueUp:
             turn = f"tenora:budgets:{{{tenant_id}}}:compared"
             if await self._redis.set(turn, "1", nx=True, px=int(EVERY_S * 1000)):
                 began_s = time.monotonic()
-                await self.compare(tenant_id)
+                try:
+                    await self.compare(tenant_id)
+                except OWN_FAULT as error:  # its turn comes again, after the others'
+                    _log.error("budget not compared", tenant=tenant_id, exc_info=error)
                 took_s = time.monotonic() - began_s
                 if took_s * _TIMES_SLOWER > EVERY_S:
                     await self._redis.set(turn, "1", px=int(took_s * _TIMES_SLOWER * 1000))

@@ -3,7 +3,6 @@ metered and billed. Knows what an item means; keeps nothing."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +16,7 @@ from tenora_platform.auth import TenantContext
 from tenora_platform.errors import BadRequestError
 from tenora_platform.evaluations.payers import lowest_class
 from tenora_platform.evaluations.schemas import Item, Subject
-from tenora_platform.evaluations.scoring import Scoring, score
+from tenora_platform.evaluations.scoring import Scoring
 from tenora_platform.ids import new_ulid
 from tenora_platform.inference.parameters import Generation
 from tenora_platform.inference.session import InferenceSession, Prompt
@@ -81,14 +80,22 @@ class ItemAsker:
         answer, _ = await self._one(ids, _greedy(ids, max_tokens, self.state.engine.model))
         self.answered.answer = answer
         given = item.model_dump(by_alias=True, exclude_none=True)
-        self.answered.score = await asyncio.to_thread(score, scoring, given, answer)
+        self.answered.score = await self.state.scorer.score(
+            self.tenant.tenant_id, scoring, given, answer
+        )
 
     async def _prompt_ids(self, item: Item) -> list[int]:
         text, control = self.state.engine.text, self.state.settings.allow_control_tokens
         if item.messages is None:
             return text.encode(item.prompt or "", control_tokens=control)
         said = [message.model_dump() for message in item.messages]
-        encode = partial(text.encode_chat, said, control_tokens=control, template=self.template)
+        encode = partial(
+            text.encode_chat,
+            said,
+            control_tokens=control,
+            template=self.template,
+            characters_most=text.characters_max(self.state.engine.model.context_tokens),
+        )
         if self.template is None:
             return encode()
         return await self.state.templates.run(self.tenant.tenant_id, encode)

@@ -8,10 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
+from tenora_engine.printable import printable
 from tenora_platform.evaluations.scoring import Scoring
 from tenora_platform.schemas import Body, IdItem, ListPage
 
 ITEMS_MAX = 1000
+MESSAGES_MAX = 8000
+"""Of all items together."""
 SUBJECTS_MAX = 8
 TEXT_MAX = 32_000
 State = Literal["queued", "running", "completed", "failed", "cancelled"]
@@ -55,7 +58,7 @@ class EvaluationCreate(Body):
     @classmethod
     def _lines(cls, items: Any) -> Any:
         if not isinstance(items, str):
-            return items
+            return _few_messages(items)
         found = []
         for number, line in enumerate(items.splitlines(), start=1):
             if not line.strip():
@@ -63,10 +66,21 @@ class EvaluationCreate(Body):
             try:
                 found.append(json.loads(line))
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number} is not JSON: {error}") from error
+                raise ValueError(f"line {number} is not JSON: {printable(error)}") from error
             if len(found) > ITEMS_MAX:
                 raise ValueError(f"has more than {ITEMS_MAX} lines")
-        return found
+        return _few_messages(found)
+
+
+def _few_messages(items: Any) -> Any:
+    """The items as they were given: looked at before they are made, which takes 3 us a message."""
+    if not isinstance(items, list):
+        return items
+    said = [each.get("messages") for each in items if isinstance(each, dict)]
+    count = sum(len(each) for each in said if isinstance(each, list))
+    if count > MESSAGES_MAX:
+        raise ValueError(f"has {count} messages in total; at most {MESSAGES_MAX} are allowed")
+    return items
 
 
 class Subject(BaseModel):

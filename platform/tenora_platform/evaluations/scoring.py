@@ -1,14 +1,16 @@
-"""What an answer is worth, by each way of scoring. Pure; asks nobody."""
+"""What an answer is worth, by each way of scoring. Pure; asks nobody. What looks for users' texts
+or follows their schemas is called in a process apart alone (`evaluations.apart`)."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import jsonschema_rs
+
+from tenora_engine.printable import printable
 
 Scoring = Literal["exact", "contains", "choice", "json_schema", "loglikelihood"]
 SCORINGS: tuple[Scoring, ...] = get_args(Scoring)
@@ -52,7 +54,6 @@ def fits_schema(answer: str, schema: str) -> bool:
     return bool(validator(schema).is_valid(value))
 
 
-@lru_cache(maxsize=256)
 def validator(schema: str) -> Any:
     """Of a schema as JSON text. Refers to nothing outside itself, and its patterns cannot run wild.
     Raises SchemaError."""
@@ -67,14 +68,4 @@ def validator(schema: str) -> Any:
             pattern_options=jsonschema_rs.RegexOptions(),
         )
     except (ValueError, jsonschema_rs.ValidationError) as error:
-        raise SchemaError(str(error).partition("\n")[0]) from error
-
-
-def score(scoring: Scoring, item: dict[str, Any], answer: str) -> float:
-    """1.0 or 0.0 of an answer in words; loglikelihood has none."""
-    if scoring == "json_schema":
-        return float(fits_schema(answer, json.dumps(item["schema"], sort_keys=True)))
-    expected = str(item["expected"])
-    if scoring == "choice":
-        return float(chosen(answer, item["choices"]) == expected)
-    return float(exact(answer, expected) if scoring == "exact" else contains(answer, expected))
+        raise SchemaError(printable(str(error).partition("\n")[0])) from error

@@ -7,17 +7,20 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_engine.printable import printable
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.evaluations import repository, schemas
 from tenora_platform.evaluations.intervals import of_mean, wilson
 from tenora_platform.evaluations.repository import Sums
 from tenora_platform.evaluations.schemas import OPEN, EvaluationCreate, Item, Subject
-from tenora_platform.evaluations.scoring import SchemaError, validator
+from tenora_platform.evaluations.scorer import schema_text
+from tenora_platform.evaluations.scoring import SchemaError
 from tenora_platform.evaluations.tables import (
     EvaluationAnswerRow,
     EvaluationItemRow,
@@ -29,8 +32,11 @@ from tenora_platform.registry import repository as registry
 from tenora_platform.registry.repository import SERVABLE
 from tenora_platform.state import AppState
 from tenora_platform.tenants.key_terms import require_model
+from tenora_platform.texts import odd_in
 
 OPEN_MAX = 8  # evaluations of one tenant that are not finished
+SCHEMA_MAX = 16 * 1024
+"""Characters of one schema, as JSON; it is kept with each item."""
 
 
 class Evaluations:
@@ -42,7 +48,9 @@ class Evaluations:
 
     async def create(self, body: EvaluationCreate) -> schemas.Evaluation:
         """Raises NotFoundError, BadRequestError, ConflictError, ForbiddenError."""
-        items = [_checked(body, item, no) for no, item in enumerate(body.items)]
+        async with self._session() as session:
+            await self._subjects(session, body)  # before any work is spent on what it asks
+        items = await self._items(body)
         async with self._session() as session:
             subjects = await self._subjects(session, body)
             await lock(session, f"evaluations:{self._tenant.tenant_id}")
@@ -72,6 +80,27 @@ class Evaluations:
             after = {"items": row.items, "versions": body.versions, "scoring": row.scoring}
             await self._audit(session, "evaluation.create", row, after)
             return _view(row, {})
+
+    async def _items(self, body: EvaluationCreate) -> list[dict[str, Any]]:
+        """As they are kept. Raises BadRequestError for what their scoring lacks."""
+        state, tenant_id = self._state, self._tenant.tenant_id
+        if len(schema_text(body.schema_)) > SCHEMA_MAX:
+            raise BadRequestError(f"schema has more than {SCHEMA_MAX} characters.", param="schema")
+        items, by_text = await state.long_texts.run(tenant_id, partial(_all_checked, body))
+        if not by_text:
+            return items
+        try:
+            found = await state.scorer.check(tenant_id, list(by_text))
+        except SchemaError as error:
+            raise BadRequestError(
+                f"The schemas of the items cannot be used: {error}.",
+                param="items",
+                code="invalid_value",
+            ) from error
+        if found is not None:
+            place, why = found
+            raise _wrong(list(by_text.values())[place], f"has a schema that cannot be used: {why}")
+        return items
 
     async def _subjects(self, session: AsyncSession, body: EvaluationCreate) -> list[Subject]:
         if len(set(body.versions)) != len(body.versions):
@@ -188,12 +217,22 @@ class Evaluations:
         return self._state.db.tenant_session(self._tenant.tenant_id)
 
 
+def _all_checked(body: EvaluationCreate) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """All items, and their schemas that answers are held against, each with its first item."""
+    items = [_checked(body, item, no) for no, item in enumerate(body.items)]
+    by_text: dict[str, int] = {}
+    for no, item in enumerate(items if body.scoring == "json_schema" else ()):
+        text = schema_text(item["schema"])
+        if len(text) > SCHEMA_MAX:
+            raise _wrong(no, f"has a schema of more than {SCHEMA_MAX} characters")
+        by_text.setdefault(text, no)
+    return items, by_text
+
+
 def _checked(body: EvaluationCreate, item: Item, no: int) -> dict[str, Any]:
     """The item as it is kept. Raises BadRequestError for what its scoring lacks."""
 
-    def wrong(what: str) -> BadRequestError:
-        return BadRequestError(f"Item {no} {what}.", param=f"items[{no}]", code="invalid_value")
-
+    wrong = partial(_wrong, no)
     if (item.prompt is None) == (item.messages is None):
         raise wrong("needs either prompt or messages")
     if body.scoring == "json_schema":
@@ -206,24 +245,23 @@ def _checked(body: EvaluationCreate, item: Item, no: int) -> dict[str, Any]:
     if body.scoring == "choice" and item.expected not in (item.choices or ()):
         raise wrong("needs choices that include the expected answer")
     kept = item.model_dump(by_alias=True, exclude_none=True)
-    if not _is_storable(kept):
-        raise wrong("contains a NUL character, NaN or a lone surrogate, or is nested too deeply")
-    if body.scoring == "json_schema":
-        try:
-            validator(json.dumps(kept["schema"], sort_keys=True))
-        except SchemaError as error:
-            raise wrong(f"has a schema that cannot be used: {error}") from error
+    if (odd := odd_in(kept, nul=True)) is not None:
+        raise wrong(f"cannot be kept: {printable(odd.place)} {odd.reason}")
+    if _is_too_deep(kept):
+        raise wrong("is nested too deeply")
     return kept
 
 
-def _is_storable(item: dict[str, Any]) -> bool:
-    """As PostgreSQL's JSON, which a schema of JSON lines need not be."""
+def _wrong(no: int, what: str) -> BadRequestError:
+    return BadRequestError(f"Item {no} {what}.", param=f"items[{no}]", code="invalid_value")
+
+
+def _is_too_deep(item: dict[str, Any]) -> bool:
     try:
-        text = json.dumps(item, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (ValueError, RecursionError):
-        return False
-    return "\\u0000" not in text.replace("\\\\", "")
+        json.dumps(item)
+    except RecursionError:
+        return True
+    return False
 
 
 def _view(row: EvaluationRow, sums: dict[tuple[str, str], Sums]) -> schemas.Evaluation:

@@ -35,6 +35,7 @@ class EvaluationRow(Base):
     served_at: Mapped[datetime | None] = mapped_column(_Time)  # its turn came last
     not_before: Mapped[datetime | None] = mapped_column(_Time)  # a limit has no room until then
     ended_at: Mapped[datetime | None] = mapped_column(_Time)
+    attempts: Mapped[int] = mapped_column(Integer, server_default="0")  # turns failed in a row
 
 
 class EvaluationItemRow(Base):

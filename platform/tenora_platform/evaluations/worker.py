@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_engine.errors import EngineError
+from tenora_engine.printable import printable
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import (
     ApiError,
@@ -34,7 +35,8 @@ from tenora_platform.evaluations.schemas import OPEN, Item, Subject
 from tenora_platform.evaluations.tables import EvaluationRow
 from tenora_platform.events import repository as events
 from tenora_platform.locks import try_lock
-from tenora_platform.outages import log_failure
+from tenora_platform.mending import mended
+from tenora_platform.outages import is_own_fault, log_failure
 from tenora_platform.registry.repository import SERVABLE
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState
@@ -45,6 +47,7 @@ RETRY_S = 5.0
 AT_ONCE = 4  # requests of one evaluation
 TURN = 32  # requests of an evaluation before the next one's
 LOOKED_AT = 8  # evaluations that may be another worker's
+ATTEMPTS_MAX = 5  # turns of one evaluation in a row at which the server may fail
 _log = structlog.get_logger(__name__)
 
 
@@ -97,9 +100,27 @@ class EvaluationWorker:
         for row in rows:
             async with self._state.db.admin_session() as guard:
                 if await try_lock(guard, f"evaluation:{row.id}"):
-                    await self._turn(row)
+                    try:
+                        await self._turn(row)
+                    except Exception as error:
+                        if not is_own_fault(error):
+                            raise
+                        await self._set_back(row, error)
                     return True
         return False
+
+    async def _set_back(self, row: EvaluationRow, error: Exception) -> None:
+        """It is tried again after a while, for which no other waits, and in the end given up."""
+        attempts = row.attempts + 1
+        log_failure(_log, "evaluation failed", error, evaluation=row.id, attempt=attempts)
+        if attempts < ATTEMPTS_MAX:
+            later = datetime.now(UTC) + timedelta(seconds=RETRY_S * 2**attempts)
+            async with self._state.db.admin_session() as session:
+                await repository.move(session, row.id, OPEN, not_before=later, attempts=attempts)
+            return
+        self._state.metrics.jobs_parked.labels("evaluation").inc()
+        _log.error("evaluation given up", evaluation=row.id, tenant=row.tenant_id)
+        await self._end(row, "failed", f"The server failed {attempts} times while it ran this.")
 
     async def _turn(self, row: EvaluationRow) -> None:
         now = datetime.now(UTC)
@@ -119,6 +140,10 @@ class EvaluationWorker:
             async with self._state.db.admin_session() as session:
                 later = datetime.now(UTC) + wait
                 await repository.move(session, row.id, OPEN, not_before=later)
+            return
+        if row.attempts:
+            async with self._state.db.admin_session() as session:
+                await repository.move(session, row.id, OPEN, attempts=0)
 
     async def _ask_all(self, row: EvaluationRow, asks: Sequence[Ask]) -> None:
         """Raises the first of what stops them all, when all have ended."""
@@ -226,9 +251,9 @@ class EvaluationWorker:
         is_owners: bool,
     ) -> None:
         values: dict[str, Any] = {
-            "answer": None if found.answer is None else found.answer.replace("\0", "\ufffd"),
+            "answer": mended(found.answer),
             "score": found.score if error is None else None,
-            "error": error,
+            "error": None if error is None else printable(error),
             "asking": False,
             "answered_at": datetime.now(UTC),
         }
@@ -239,7 +264,7 @@ class EvaluationWorker:
             await repository.put_answer(session, row, ask, **values)
 
     async def _end(self, row: EvaluationRow, state: str, error: str | None = None) -> None:
-        now = datetime.now(UTC)
+        now, error = datetime.now(UTC), None if error is None else printable(error)
         async with self._state.db.admin_session() as session:
             moved = await repository.move(
                 session, row.id, OPEN, state=state, error=error, ended_at=now

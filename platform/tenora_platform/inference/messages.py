@@ -10,7 +10,7 @@ from typing import Any
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.schemas import ChatMessage, FunctionCall, TextPart
-from tenora_platform.texts import lone_surrogate
+from tenora_platform.texts import odd_in
 
 _ROLES = {"developer": "system", "function": "tool"}
 """OpenAI's newer word for the system and its older one for a tool; templates know neither."""
@@ -52,7 +52,7 @@ def _function(call: FunctionCall) -> dict[str, Any]:
             parsed = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
             parsed = None
-        if isinstance(parsed, dict) and lone_surrogate(parsed) is None:
+        if isinstance(parsed, dict) and odd_in(parsed) is None:
             arguments = parsed
     return {"name": call.name, "arguments": arguments}
 

@@ -75,7 +75,8 @@ def prompt_lengths(prompt: str | list[str] | list[int] | list[list[int]]) -> lis
 
 
 def count_characters(value: object) -> int:
-    """Of all texts in a body's value, however deep; a list of token ids counts one for each."""
+    """Of all texts in a body's value, however deep. What is no text but is written into a prompt by
+    a template counts one: a number of a list, a null, an empty list or object."""
     count = 0
     left = [value]
     while left:
@@ -85,10 +86,11 @@ def count_characters(value: object) -> int:
         elif isinstance(item, BaseModel):
             left += [*item.__dict__.values(), item.model_extra]
         elif isinstance(item, dict):
+            count += not item
             left += [*item.keys(), *item.values()]
         elif isinstance(item, list):
-            numbers = sum(isinstance(each, int) for each in item)
-            count += numbers
-            if numbers < len(item):
+            plain = sum(isinstance(each, int | float | None) for each in item)
+            count += plain or not item
+            if plain < len(item):
                 left += item
     return count

@@ -63,7 +63,8 @@ _CONFIG_CODES = {
 @dataclass(frozen=True)
 class CheckedAdapter:
     """The verdict. `digest` and `config` (normalised) are set when it was accepted; `rank` is the
-    largest of any module. `weights_sha256` is of the bytes that were examined."""
+    largest of any module. `weights_sha256` is of the bytes that were examined. `ranks` are set
+    where the header alone was: by module, of each layer, 0 where a layer lacks it."""
 
     report: ValidationReport
     digest: str | None
@@ -71,6 +72,7 @@ class CheckedAdapter:
     rank: int | None
     target_modules: tuple[str, ...]
     weights_sha256: str | None
+    ranks: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,23 @@ def examine_header(
     effective = effective_modules(config, model)
     problems += against_model(effective, header, model, max_rank)
     return Examined(problems, warnings, raw_config, config, header, effective)
+
+
+def check_header(
+    config_bytes: bytes, header: BinaryIO, file_bytes: int, model: ModelInfo, max_rank: int
+) -> CheckedAdapter:
+    """What `examine_header` finds. A config's patterns may take seconds, in which Python's lock is
+    kept: it is called in a process apart."""
+    found = examine_header(config_bytes, header, file_bytes, model, max_rank)
+    ranks = {
+        module: [
+            found.effective[layer, module].rank if (layer, module) in found.effective else 0
+            for layer in range(model.num_layers)
+        ]
+        for module in found.target_modules
+    }
+    report = found.report()
+    return CheckedAdapter(report, None, None, found.rank, found.target_modules, None, ranks)
 
 
 def check_adapter(

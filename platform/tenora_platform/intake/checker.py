@@ -34,6 +34,8 @@ MEMORY_BYTES = 1024**3
 _CPU_S, _CPU_BYTES_PER_S = 30, 20_000_000
 _WALL_S, _WALL_BYTES_PER_S = 300.0, 2_000_000
 """A check goes over 300 MB a second where nothing else runs, and runs behind all else."""
+HEADER_LIMITS = Limits(MEMORY_BYTES, cpu_s=5, wall_s=20.0)
+"""Where the weights' header alone is looked at: the patterns of a config may take two seconds."""
 _MARGIN_S = 30.0  # for the nursery to say that a check has ended
 _START_S = 60.0
 _ANSWER_BYTES_MAX = 8 * 1024**2
@@ -85,8 +87,20 @@ class Checker:
         report = (await self._ask(file, Question(None, model, 0))).report
         return ValidationReport(problems=[of_the_layer(each) for each in report.problems])
 
-    async def _ask(self, file: BinaryIO, asked: Question) -> CheckedAdapter:
-        limits = self._limits or limits_of(os.fstat(file.fileno()).st_size)
+    async def check_header(
+        self, config: bytes, header: bytes, file_bytes: int, model: ModelInfo, max_rank: int
+    ) -> CheckedAdapter:
+        """`intake.check.check_header`, elsewhere. Raises as `check`."""
+        with tempfile.TemporaryFile() as file:
+            file.write(header)
+            file.flush()
+            question = Question(config, model, max_rank, file_bytes)
+            return await self._ask(file, question, HEADER_LIMITS)
+
+    async def _ask(
+        self, file: BinaryIO, asked: Question, limits: Limits | None = None
+    ) -> CheckedAdapter:
+        limits = limits or self._limits or limits_of(os.fstat(file.fileno()).st_size)
         question = msgspec.msgpack.encode(asked)
         async with self._turn:
             nursery = self._alive()

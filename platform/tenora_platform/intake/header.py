@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from tenora_platform.intake.report import Problem
-from tenora_platform.texts import lone_surrogate
+from tenora_platform.texts import odd_in
 
 HEADER_BYTES_MAX = 1024 * 1024
 DRAFT_HEADER_BYTES_MAX = 16 * 1024  # of a draft layer's that is asked about beforehand
@@ -94,8 +94,8 @@ def strict_json(text: bytes, field: str) -> Any:
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise IntakeError(field, "invalid_json", f"this is not valid JSON: {reason}") from error
-    if lone_surrogate(parsed) is not None:
-        raise IntakeError(field, "invalid_json", "a string in it contains a lone surrogate")
+    if (odd := odd_in(parsed)) is not None:
+        raise IntakeError(field, "invalid_json", f"{show(odd.place)} in it {odd.reason}")
     return parsed
 
 

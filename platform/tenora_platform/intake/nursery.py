@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from tenora_engine.config import LORA_MODULES, ModelInfo
 from tenora_engine.priority import stand_behind
-from tenora_platform.intake.check import CheckedAdapter
+from tenora_platform.intake.check import CheckedAdapter, check_header
 from tenora_platform.intake.confinement import Confinement, confine, limit
 from tenora_platform.intake.draft_layer import check_draft_layer
 from tenora_platform.intake.report import ValidationReport
@@ -58,6 +58,7 @@ class Question(msgspec.Struct, frozen=True):
     config: bytes | None  # None: what comes is a draft layer
     model: ModelInfo
     max_rank: int
+    file_bytes: int | None = None  # of the weights, of which the header alone comes
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -156,6 +157,10 @@ def _check(check: Check, limits: Limits, fds: list[int]) -> NoReturn:
 
 
 def _examined(check: Check, question: Question, file: BinaryIO) -> CheckedAdapter:
+    if question.config is not None and question.file_bytes is not None:
+        return check_header(
+            question.config, file, question.file_bytes, question.model, question.max_rank
+        )
     if question.config is not None:
         return check(question.config, file, question.model, question.max_rank)
     report = ValidationReport(problems=check_draft_layer(file, question.model))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from functools import partial
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel
+
+from tenora_engine.printable import MESSAGE_MAX, printable
+
+Words = Annotated[str, AfterValidator(partial(printable, most=MESSAGE_MAX))]
+"""Short and printable, whatever they quote."""
 
 
 class Problem(BaseModel):
     """One reason for a rejection. `field` says where: a config key, a tensor, or the file."""
 
-    field: str
+    field: Words
     code: str
-    message: str
+    message: Words
 
 
 class ModuleFacts(BaseModel):

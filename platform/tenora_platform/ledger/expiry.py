@@ -13,6 +13,7 @@ from tenora_platform.db import Database, plain_reason
 from tenora_platform.ledger.credits import apply_credits, tenants_due
 from tenora_platform.ledger.poster import post_due
 from tenora_platform.ledger.service import Ledger
+from tenora_platform.outages import is_own_fault
 
 EVERY_S = 60.0
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -48,9 +49,9 @@ class CreditKeeper:
                     # First what credit is to pay for, so that no account is below what it can be.
                     await post_due(session, self._ledger, tenant_id, now)
                     await apply_credits(session, self._ledger, tenant_id, _BEGINNING, now)
-            except SQLAlchemyError:
-                raise
             except Exception as error:  # one tenant's books must not stop the others'
+                if isinstance(error, SQLAlchemyError) and not is_own_fault(error):
+                    raise
                 _log.exception(
                     "expiry of credit could not be posted",
                     tenant=tenant_id,

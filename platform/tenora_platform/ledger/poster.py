@@ -18,6 +18,7 @@ from tenora_platform.ledger.accounts import UNBILLED
 from tenora_platform.ledger.repository import count_of_day
 from tenora_platform.ledger.service import Entry, Ledger, lock_money
 from tenora_platform.ledger.tables import LedgerTransactionRow
+from tenora_platform.outages import is_own_fault
 
 EVERY_S = 10.0
 RUNNING_DAY_EVERY = timedelta(minutes=15)
@@ -57,9 +58,9 @@ class Poster:
             try:
                 async with self._db.admin_session() as session:
                     await post_day(session, self._ledger, tenant_id, day, now)
-            except SQLAlchemyError:
-                raise
             except Exception as error:  # one tenant's books must not stop the others'
+                if isinstance(error, SQLAlchemyError) and not is_own_fault(error):
+                    raise
                 _log.exception(
                     "usage could not be posted to the ledger",
                     tenant=tenant_id,

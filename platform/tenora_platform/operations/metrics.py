@@ -119,6 +119,12 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.jobs_parked = Counter(
+            "tenora_jobs_parked",
+            "Jobs that failed by what is in them and are not tried again",
+            ["kind"],
+            registry=self.registry,
+        )
         self.usage_copies = Counter(
             "tenora_usage_copies",
             "Copies of usage records that were stored because the engine's own was missing, "

@@ -15,13 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
+from tenora_engine.printable import printable
 from tenora_engine.request import AdapterRef, Tenant
 from tenora_engine.text.chat_template import Renders
 from tenora_platform.canary.tables import CanaryRow
 from tenora_platform.events import repository as events
 from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import try_lock
-from tenora_platform.outages import first_line
+from tenora_platform.outages import first_line, is_own_fault
 from tenora_platform.probing import repository, sick
 from tenora_platform.probing.asking import ANSWER_TOKENS, KL_NOISE, Asker, ProbeError, SickError
 from tenora_platform.probing.loads import loads_of
@@ -68,17 +69,16 @@ class Prober:
                 return False
             try:
                 findings = await self._ask(due, partial(guard.execute, text("select 1")))
+                await self._keep(due, findings)
             except (EngineError, ProbeError) as error:
                 is_sick = isinstance(error, SickError)
                 await self._failed(due, first_line(error), is_sick=is_sick)
-            except SQLAlchemyError:
-                raise  # it is not the version's fault
             except Exception as error:
+                if isinstance(error, SQLAlchemyError) and not is_own_fault(error):
+                    raise  # it is not the version's fault
                 # A version that breaks us must not stand before all others.
                 _log.exception("version could not be probed", version=due[0].id)
                 await self._failed(due, f"{type(error).__name__} in the server")
-            else:
-                await self._keep(due, findings)
             return True
 
     async def _ask(self, due: Due, keep: Callable[[], Awaitable[object]]) -> Findings:
@@ -129,7 +129,10 @@ class Prober:
         control = self._state.settings.allow_control_tokens
         if template is not None or text.has_chat_template:
             said = [{"role": "user", "content": prompt}]
-            ids = text.encode_chat(said, control_tokens=control, template=template)
+            most = text.characters_max(model.context_tokens)
+            ids = text.encode_chat(
+                said, control_tokens=control, template=template, characters_most=most
+            )
         else:
             ids = text.encode(prompt, control_tokens=control)
         return ids[-max(model.context_tokens - ANSWER_TOKENS, 1) :]
@@ -140,6 +143,8 @@ class Prober:
             await self._pace.end(is_whole=False)
         is_last = is_sick or attempts + 1 >= ATTEMPTS_MAX
         _log.warning("version could not be probed", adapter=name, version=version.id, reason=error)
+        if is_last:
+            self._state.metrics.jobs_parked.labels("probe").inc()
         async with self._state.db.admin_session() as session:
             await repository.put_probe(
                 session,
@@ -147,7 +152,7 @@ class Prober:
                 state="failed" if is_last else "waiting",
                 attempts=attempts + 1,
                 next_at=datetime.now(UTC) + RETRY_AFTER * 2**attempts,
-                error=error[:1000],
+                error=printable(error),
             )
             if is_sick:
                 await sick.warn(session, version.id)

@@ -53,7 +53,7 @@ async def work(
     state = build_state(settings, client, Metrics(), "worker", name)
     async with AsyncExitStack() as stack:
         stack.callback(state.checker.close)
-        stack.callback(state.templates.close)
+        stack.callback(state.apart.close)
         stack.push_async_callback(state.db.close)
         stack.push_async_callback(state.redis.aclose)
         stack.push_async_callback(state.live.finish)

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.outages import OWN_FAULT
 from tenora_platform.receipts.contents import Seal, Transcript
 from tenora_platform.secret import ServerSecret
 
@@ -94,11 +95,23 @@ class ContentsKeeper:
                 batch = [self._waiting[at] for at in range(min(AT_ONCE, len(self._waiting)))]
                 for tenant_id in {each.transcript.tenant_id for each in batch}:
                     own = [each for each in batch if each.transcript.tenant_id == tenant_id]
-                    await self._store(tenant_id, own)
+                    await self._store_own(tenant_id, own)
                 for each in batch:  # none sooner: a failure repeats them, which changes nothing
                     self._waiting.popleft()
                     self._bytes -= each.bytes
             self._filled.clear()
+
+    async def _store_own(self, tenant_id: str, batch: list[_Kept]) -> None:
+        """All of them, but for those which cannot be stored whatever is done."""
+        try:
+            await self._store(tenant_id, batch)
+        except OWN_FAULT as error:
+            if len(batch) > 1:
+                for each in batch:
+                    await self._store_own(tenant_id, [each])
+                return
+            self._metrics.contents_lost.labels("unstorable").inc()
+            _log.error("contents given up", request=batch[0].request_id, exc_info=error)
 
     async def _store(self, tenant_id: str, batch: list[_Kept]) -> None:
         rows = await asyncio.to_thread(self._sealed, tenant_id, batch)

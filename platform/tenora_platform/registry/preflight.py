@@ -3,14 +3,14 @@ before the weights are sent. Changes nothing."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from io import BytesIO
 
 from tenora_engine.errors import AdapterLoadError
 from tenora_platform.auth import TenantContext
-from tenora_platform.errors import TooLargeError
-from tenora_platform.intake.check import Examined, examine_header
+from tenora_platform.errors import TooLargeError, UnavailableError
+from tenora_platform.intake.check import CheckedAdapter
+from tenora_platform.intake.checker import CheckLostError
 from tenora_platform.intake.draft_layer import examine_draft_header
 from tenora_platform.intake.report import Problem
 from tenora_platform.probing.costs import storage_cost
@@ -50,15 +50,8 @@ async def preflight(
             f"{state.settings.max_upload}.",
             param="weights",
         )
-    examined = await asyncio.to_thread(
-        examine_header,
-        config,
-        BytesIO(header),
-        weights_bytes,
-        state.engine.model,
-        state.settings.max_rank,
-    )
-    report = examined.report()
+    examined = await _examined(state, config, header, weights_bytes)
+    report = examined.report
     if draft_layer is not None:
         file = BytesIO(draft_layer.header)
         report.problems += examine_draft_header(file, draft_layer.bytes, state.engine.model)
@@ -75,10 +68,22 @@ async def preflight(
     return found
 
 
+async def _examined(
+    state: AppState, config: bytes, header: bytes, weights_bytes: int
+) -> CheckedAdapter:
+    """Raises UnavailableError where nobody can say."""
+    try:
+        return await state.preflights.check_header(
+            config, header, weights_bytes, state.engine.model, state.settings.max_rank
+        )
+    except (CheckLostError, OSError) as error:
+        raise UnavailableError("Adapters cannot be checked right now; try again.") from error
+
+
 async def _add_costs(
-    state: AppState, tenant: TenantContext, found: Preflight, examined: Examined
+    state: AppState, tenant: TenantContext, found: Preflight, examined: CheckedAdapter
 ) -> None:
-    ranks = _ranks(examined, state.engine.model.num_layers)
+    ranks = examined.ranks
     found.modules = [_module(module, of_layers) for module, of_layers in ranks.items()]
     try:
         takes = await answered(state.engine.footprint(ranks))
@@ -96,17 +101,6 @@ async def _add_costs(
     ]
     found.loads = predicted_loads(await answered(state.engine.stats()))
     found.storage = await storage_cost(state, tenant, found.bytes)
-
-
-def _ranks(examined: Examined, num_layers: int) -> dict[str, list[int]]:
-    """By module, of each layer; 0 where a layer lacks it."""
-    return {
-        module: [
-            examined.effective[layer, module].rank if (layer, module) in examined.effective else 0
-            for layer in range(num_layers)
-        ]
-        for module in examined.target_modules
-    }
 
 
 def _module(module: str, of_layers: list[int]) -> PreflightModule:

@@ -22,7 +22,7 @@ from tenora_platform.intake.checker import CheckLostError, lost_too_often
 from tenora_platform.intake.draft_layer import of_the_layer
 from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import lock, try_lock
-from tenora_platform.outages import log_failure
+from tenora_platform.outages import is_own_fault, log_failure
 from tenora_platform.registry import damage, repository, reservations
 from tenora_platform.registry.set_aside import SetAside
 from tenora_platform.registry.spool import Spool
@@ -63,6 +63,7 @@ class IntakeWorker:
         self._spool = Spool(state.settings.spool_folder)
         self._resolver = state.resolver
         self._undeleted = SetAside()
+        self._not_before: dict[str, float] = {}  # versions whose checks failed here
         self._release_after = release_after
 
     async def run(self) -> None:
@@ -102,10 +103,11 @@ class IntakeWorker:
         """Check what waits, asking before each check whose turn it is: a tenant that uploads
         hundreds delays another by one. A failure lets the versions behind have their turn first.
         Whether anything was checked, and what failed."""
-        tried: set[str] = set()
-        failures: list[Exception] = []
+        now_s, failures = time.monotonic(), list[Exception]()
+        self._not_before = {each: at for each, at in self._not_before.items() if at > now_s}
+        tried = {*self._not_before}
         checked = False
-        while len(tried) < BATCH:
+        for _ in range(BATCH):
             async with self._state.db.admin_session() as session:
                 pending = await repository.pending_versions(session, 2 * BATCH)
             row = next((each for each in pending if each.id not in tried), None)
@@ -137,10 +139,7 @@ class IntakeWorker:
                 )
             except BaseException as error:
                 if isinstance(error, Exception) and await self._is_to_blame(error):
-                    if attempts < ATTEMPTS_MAX:
-                        raise
-                    log_failure(_log, "upload given up", error, version=row.id)
-                    await self._reject(row, _store_failed())
+                    await self._failed(row, attempts, error)
                     return True
                 async with self._state.db.admin_session() as session:
                     await repository.uncount_check(session, row.id)
@@ -148,14 +147,26 @@ class IntakeWorker:
         return True
 
     async def _is_to_blame(self, error: Exception) -> bool:
-        """Whether the store fails with this very version: not one that is full or away, which takes
-        no record either."""
+        """Whether it is about this very version: what it says cannot be stored, say, or the store
+        fails with it alone. One that is full or away takes no record either."""
+        if is_own_fault(error):
+            return True
         if not isinstance(error, BaseError | OSError):
             return False
         try:
             return await self._state.store.agrees()
         except Exception:
             return False
+
+    async def _failed(self, row: AdapterVersionRow, attempts: int, error: Exception) -> None:
+        """It is tried again after a while, for which nobody else waits, and in the end refused."""
+        log_failure(_log, "upload check failed", error, version=row.id, attempt=attempts)
+        if attempts < ATTEMPTS_MAX:
+            self._not_before[row.id] = time.monotonic() + RETRY_S * attempts
+            return
+        self._state.metrics.jobs_parked.labels("intake").inc()
+        _log.error("upload given up", version=row.id, tenant=row.tenant_id, attempts=attempts)
+        await self._reject(row, _check_failed() if is_own_fault(error) else _store_failed())
 
     @asynccontextmanager
     async def _claimed(self, version_id: str) -> AsyncIterator[bool]:
@@ -414,6 +425,21 @@ def _store_failed() -> ValidationReport:
                 message=(
                     f"the object store failed with this upload {ATTEMPTS_MAX} times; upload it "
                     "again, and if that fails too, tell the operator the version's id"
+                ),
+            )
+        ]
+    )
+
+
+def _check_failed() -> ValidationReport:
+    return ValidationReport(
+        problems=[
+            Problem(
+                field="weights",
+                code="check_failed",
+                message=(
+                    f"the server failed {ATTEMPTS_MAX} times while it checked this upload; tell "
+                    "the operator the version's id"
                 ),
             )
         ]

@@ -26,6 +26,7 @@ from tenora_platform.history.answers import tenant_of
 from tenora_platform.ids import first_id
 from tenora_platform.live.noticing import note
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.outages import OWN_FAULT
 from tenora_platform.rejections.tables import RejectedCallRow
 from tenora_platform.rejections.wording import message_of, model_of, param_of, plain
 from tenora_platform.tenants.repository import erased_among
@@ -138,7 +139,7 @@ class RejectedCalls:
                 for each in batch:
                     del self._waiting[each.id]
                 try:
-                    await self._store(batch)
+                    await self._store_each(batch)
                 except (SQLAlchemyError, OSError):
                     for each in batch:
                         self._waiting[each.id] = _together(each, self._waiting.get(each.id))
@@ -161,6 +162,18 @@ class RejectedCalls:
         now = datetime.now(UTC)
         call = Call(_id_of(kind, self._minute_s), kind, now, message, last_at=now)
         self._waiting[call.id] = _together(call, self._waiting.get(call.id))
+
+    async def _store_each(self, batch: list[Call]) -> None:
+        """All of them, but for those which cannot be stored whatever is done."""
+        try:
+            await self._store(batch)
+        except OWN_FAULT as error:
+            if len(batch) > 1:
+                for each in batch:
+                    await self._store_each([each])
+                return
+            self._lost.labels("unstorable").inc()
+            _log.error("rejected call given up", id=batch[0].id, exc_info=error)
 
     async def _store(self, batch: list[Call]) -> None:
         row = RejectedCallRow

@@ -13,10 +13,11 @@ import structlog
 from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_engine.printable import printable
 from tenora_platform.evaluations.comparison import compared
 from tenora_platform.events import repository as events
 from tenora_platform.locks import try_lock
-from tenora_platform.outages import log_failure
+from tenora_platform.outages import is_own_fault, log_failure
 from tenora_platform.registry.tables import AdapterRow
 from tenora_platform.rollouts import repository
 from tenora_platform.rollouts.aliases import end_rollout, serving_versions
@@ -65,6 +66,9 @@ class RolloutKeeper:
                     await self._look(row, now)
                 except Exception as error:
                     log_failure(_log, "rollout could not be checked", error, rollout=row.id)
+                    if is_own_fault(error) and row.held_since is None:
+                        self._state.metrics.jobs_parked.labels("rollout").inc()
+                        await self._hold(row, now, "the server failed while it checked it")
 
     async def _look(self, row: RolloutRow, now: datetime) -> None:
         of = OfAlias(row.tenant_id, row.adapter_id, row.alias)
@@ -72,7 +76,7 @@ class RolloutKeeper:
             evidence = await evidence_of(self._state.outcomes, row, now.timestamp())
             answered = await self._state.outcomes.answered(of, row.version)
         except RedisError as error:
-            await self._hold(row, now, f"Redis does not answer: {error}")
+            await self._hold(row, now, f"Redis does not answer: {printable(error)}")
             return
         async with self._state.db.admin_session() as session:
             adapter = await repository.adapter_of(session, row.adapter_id)
@@ -180,7 +184,7 @@ def _note_held(row: RolloutRow, now: datetime, reason: str) -> None:
     if row.held_since is None:
         row.held_since = now
         _log.warning("rollout paused", rollout=row.id, reason=reason)
-    row.held_reason = reason[:500]
+    row.held_reason = printable(reason)
 
 
 def _resume(row: RolloutRow, now: datetime, answered: int) -> None:

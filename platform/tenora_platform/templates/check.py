@@ -10,6 +10,8 @@ from tenora_platform.intake.report import Problem
 from tenora_platform.templates.renderer import AdapterTemplate
 
 TEMPLATE_BYTES_MAX = 64 * 1024
+RENDERED_MAX = 2 * TEMPLATE_BYTES_MAX
+"""Characters that a template may make of a short chat."""
 _WORDS = ("tenora-first-words", "tenora-answer", "tenora-last-words")
 _SAMPLES: tuple[list[dict[str, Any]], ...] = (
     [{"role": "user", "content": _WORDS[0]}],
@@ -36,7 +38,7 @@ def template_problem(template: AdapterTemplate) -> Problem | None:
     """Why the template cannot be used; None if it can. Blocks."""
     for messages in _SAMPLES:
         try:
-            text = template.render(messages, add_generation_prompt=True, tools=None)
+            text = template.render(messages, RENDERED_MAX, add_generation_prompt=True, tools=None)
         except InvalidRequestError as error:
             return _problem(str(error))
         if messages[-1]["content"] not in text:

@@ -3,15 +3,7 @@ compiling them gave, unread, for the next process. Knows no tenant and no adapte
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,26 +12,23 @@ import msgspec
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.fair_cache import FairCache
-from tenora_platform.templates import process
+from tenora_engine.printable import printable
+from tenora_engine.text.chat_template import CHARACTERS_MAX
+from tenora_platform.apart.client import Apart, ApartUnavailableError
+from tenora_platform.apart.tasks import TEMPLATE
 from tenora_platform.templates.process import Answer, Question
 
-TIME_S = 5.0
-"""For one rendering on a busy machine; its own time is limited to `process.CPU_S`."""
-_START_S = 60.0
-_ANSWER_BYTES_MAX = 16 * 1024**2
 _PARAM = "messages"
 COMPILED_KEPT, COMPILED_BYTES_MAX = 64, 512 * 1024
 """Templates whose compiled code is kept; larger code is compiled anew each time."""
 
 
 class Renderer:
-    """The process starts with the first rendering, and again should it die; `close` ends it. Safe
-    to use from several threads at once."""
+    """Safe to use from several threads at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, apart: Apart) -> None:
+        self._apart = apart
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
         self._compiled: FairCache[str, bytes] = FairCache(COMPILED_KEPT)
 
     def render(self, question: Question, owner: str | None = None, tenant_id: str = "") -> str:
@@ -50,10 +39,12 @@ class Renderer:
         answer = self._answer(msgspec.structs.replace(question, compiled=known))
         if answer.text is None:
             raise InvalidRequestError(
-                f"the chat template could not be rendered: {answer.error}", _PARAM
+                f"the chat template could not be rendered: {printable(answer.error)}", _PARAM
             )
         if known is None and owner is not None and answer.compiled is not None:
             self._keep(owner, tenant_id, answer.compiled)
+        if len(answer.text) > question.characters_most:  # a process that a template took over
+            raise InvalidRequestError("the chat template could not be rendered", _PARAM)
         return answer.text
 
     def _known(self, owner: str | None) -> bytes | None:
@@ -66,78 +57,20 @@ class Renderer:
                 self._compiled.put(owner, compiled, tenant_id)
 
     def _answer(self, question: Question) -> Answer:
-        reader, writer = os.pipe()
-        with os.fdopen(reader, "rb", buffering=0) as answers:
-            with os.fdopen(writer, "wb"), tempfile.TemporaryFile() as asked:
-                asked.write(msgspec.msgpack.encode(question))
-                asked.seek(0)
-                self._ask([asked.fileno(), writer])
-            raw = _read(answers.fileno())
+        try:
+            raw = self._apart.ask(TEMPLATE, msgspec.msgpack.encode(question))
+        except ApartUnavailableError as error:
+            raise InvalidRequestError(
+                "chat templates cannot be rendered right now; try again", _PARAM
+            ) from error
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise InvalidRequestError(
+                f"a value cannot be given to a chat template: {printable(error)}", _PARAM
+            ) from error
         try:
             return msgspec.msgpack.decode(raw, type=Answer)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return Answer(error="it takes more time or memory than a template may use")
-
-    def _ask(self, fds: Sequence[int]) -> None:
-        with self._lock:
-            for _ in range(2):  # once more where the process has died since
-                if self._socket is None:
-                    self._start()
-                assert self._socket is not None  # started
-                try:
-                    socket.send_fds(self._socket, [b"1"], fds)
-                    return
-                except OSError:
-                    self._end()
-        raise InvalidRequestError("chat templates cannot be rendered right now; try again", _PARAM)
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        # Nothing of our environment: it holds secrets.
-        environment = {
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "PYTHONSAFEPATH": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", process.__name__],
-                stdin=theirs.fileno(),
-                stdout=2,
-                env=environment,
-                cwd="/",
-                start_new_session=True,
-            )
-        ours.settimeout(_START_S)
-        self._socket = ours
-        with contextlib.suppress(OSError):
-            ours.recv(1)  # it is confined
-
-    def _end(self) -> None:
-        if self._process is not None and self._socket is not None:
-            self._process.kill()
-            self._process.wait()
-            self._socket.close()
-        self._process = self._socket = None
-
-    def close(self) -> None:
-        with self._lock:
-            self._end()
-
-
-def _read(fd: int) -> bytes:
-    """All that is written until the other end closes, within the limits; else nothing."""
-    until_s = time.monotonic() + TIME_S
-    data = bytearray()
-    while len(data) <= _ANSWER_BYTES_MAX:
-        left_s = until_s - time.monotonic()
-        if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
-            return b""
-        piece = os.read(fd, 1 << 16)
-        if not piece:
-            return bytes(data)
-        data += piece
-    return b""
 
 
 @dataclass(frozen=True)
@@ -152,24 +85,29 @@ class AdapterTemplate:
     tenant_id: str = ""
     param: str = _PARAM  # that an error names
 
-    def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], most: int = CHARACTERS_MAX, /, **arguments: Any
+    ) -> str:
         """As ChatTemplate's."""
-        return self._rendered(messages, arguments, is_open=False)
+        return self._rendered(messages, most, arguments, is_open=False)
 
-    def render_open(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
+    def render_open(
+        self, messages: Sequence[Mapping[str, Any]], most: int = CHARACTERS_MAX, /, **arguments: Any
+    ) -> str:
         """As ChatTemplate's."""
-        return self._rendered(messages, arguments, is_open=True)
+        return self._rendered(messages, most, arguments, is_open=True)
 
     def _rendered(
         self,
         messages: Sequence[Mapping[str, Any]],
+        most: int,
         arguments: Mapping[str, Any],
         *,
         is_open: bool,
     ) -> str:
         plain = [dict(message) for message in messages]
         tokens = dict(self.special_tokens)
-        question = Question(self.source, tokens, plain, dict(arguments), is_open)
+        question = Question(self.source, tokens, plain, dict(arguments), is_open, most)
         try:
             return self.renderer.render(question, self.version_id, self.tenant_id)
         except InvalidRequestError as error:

@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 
 from tenora_engine.fair_cache import FairCache
 from tenora_engine.text.processor import TextProcessor
+from tenora_platform.apart.client import Apart
 from tenora_platform.db import Database
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.tokenising import LongTexts
@@ -30,9 +31,9 @@ T = TypeVar("T")
 class ChatTemplates:
     """A version never changes its template: what was read once, is kept."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, apart: Apart) -> None:
         self._db = db
-        self._renderer = Renderer()
+        self._renderer = Renderer(apart)
         self._turns = LongTexts(PLACES)
         self._kept: FairCache[str, str] = FairCache(_KEPT)
 
@@ -101,6 +102,3 @@ class ChatTemplates:
             return None
         template = AdapterTemplate(self._renderer, source, text.special_tokens)
         return await asyncio.to_thread(template_problem, template)
-
-    def close(self) -> None:
-        self._renderer.close()

@@ -20,10 +20,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenora_engine.events import UsageRecord
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.outages import OWN_FAULT
 from tenora_platform.usage import repository
 from tenora_platform.usage.engine_totals import add_recovered
 from tenora_platform.usage.gate import UsageHeldError
-from tenora_platform.usage.sink import OWN_FAULT, UsageSink
+from tenora_platform.usage.sink import UsageSink
 
 STREAM = "tenora:usage:copies"  # field "u": the records of one request, msgpack
 STREAM_MAX = 100_000

@@ -8,15 +8,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
 import structlog
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError, EngineUnavailableError
 from tenora_engine.events import Metered, OccupancyRecord, UsageRecord
 from tenora_platform.budgets.accounts import Charge
 from tenora_platform.db import Database, plain_reason
+from tenora_platform.outages import OWN_FAULT
 from tenora_platform.usage import repository
 from tenora_platform.usage.books import UsageBooks
 from tenora_platform.usage.gate import UsageGate, UsageHeldError
@@ -28,18 +28,6 @@ Told = Callable[[Sequence[Charge]], Awaitable[None]]
 """Hears what has been stored and rated, after the commit; must not fail."""
 
 RETRY_S = 1.0
-# What can only be about the record at hand. Everything else (a server that is away, a schema that
-# is being migrated) is waited for.
-OWN_FAULT = (
-    DataError,
-    IntegrityError,
-    msgspec.MsgspecError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-)
 _log = structlog.get_logger(__name__)
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
+from tenora_engine.printable import printable
+
 Address = IPv4Address | IPv6Address
 
 URL_LENGTH_MAX = 2000
@@ -54,7 +56,7 @@ def parse(url: str, *, private: bool) -> tuple[str, str, int, str]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise BadAddressError(f"This is not a URL: {error}.") from None
+        raise BadAddressError(f"This is not a URL: {printable(error)}.") from None
     schemes = ("https", "http") if private else ("https",)
     if parts.scheme not in schemes or not parts.hostname:
         raise BadAddressError(

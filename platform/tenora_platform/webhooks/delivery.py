@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.events.tables import EventRow
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.outages import OWN_FAULT
 from tenora_platform.secret import ServerSecret
 from tenora_platform.state import AppState
 from tenora_platform.webhooks import repository, signing
@@ -96,7 +97,12 @@ class WebhookWorker:
         self, row: WebhookDeliveryRow, endpoint: WebhookEndpointRow, event: EventRow
     ) -> None:
         try:
-            outcome = await self._send(endpoint, event)
+            try:
+                outcome = await self._send(endpoint, event)
+            except OWN_FAULT as error:  # whatever is in the event: it must not be sent for ever
+                _log.exception("webhook cannot be sent", delivery=row.id)
+                failure = f"the server failed ({type(error).__name__})"
+                outcome = Outcome(None, failure, is_final=True)
             await self._settle(row, endpoint, outcome)
         except (SQLAlchemyError, OSError) as error:
             # Its lease ends, and it is sent again: twice rather than never.

@@ -25,6 +25,7 @@ from tenora_platform.inference.anthropic.schemas import (
 from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
 from tenora_platform.inference.session import InferenceSession
 from tenora_platform.inference.tool_schemas import ToolCallMade
+from tenora_platform.texts import odd_in
 
 Event = dict[str, Any]
 
@@ -92,7 +93,8 @@ def _input_of(arguments: str) -> dict[str, Any]:
         parsed = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         parsed = None
-    return parsed if isinstance(parsed, dict) else {"arguments": arguments}
+    fits = isinstance(parsed, dict) and odd_in(parsed) is None
+    return parsed if fits else {"arguments": arguments}
 
 
 async def message_whole(session: InferenceSession, body: MessagesRequest) -> AnthropicMessage:
