@@ -75,7 +75,7 @@ async def over_s3(
                 "AWS_SECRET_ACCESS_KEY": store.secret,
             }.items():
                 monkeypatch.setenv(name, value)
-            async with make_api(object_store="s3://bucket/prefix") as api:
+            async with make_api(object_store="s3://hidden-away/prefix") as api:
                 yield api, proxy, store
 
 
@@ -103,7 +103,7 @@ async def test_a_faulty_bucket(
         assert any(f"does not answer ({each})" in said for each in STATES[state]), said
         for path in ("/readyz", "/metrics"):
             shown = (await api.http.get(path)).text
-            for place in ("127.0.0.1", proxy.port, store.key, "bucket"):
+            for place in ("127.0.0.1", proxy.port, store.key, "hidden-away"):
                 assert str(place) not in shown
         asked = await api.call(tenant.key, "POST", "/v1/completions", json=ASK)
         assert asked.status_code == 200
