@@ -117,6 +117,7 @@ def create_app(
             stack.callback(state.apart.close)
             stack.push_async_callback(state.db.close)
             stack.push_async_callback(state.redis.aclose)
+            stack.push_async_callback(state.probes.close)
             stack.push_async_callback(state.live.finish)
             stack.push_async_callback(state.budgets.finish)
             stack.push_async_callback(state.contents.finish)

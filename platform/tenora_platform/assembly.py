@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
@@ -32,8 +33,9 @@ from tenora_platform.live.changes import Changes
 from tenora_platform.live.hub import Hub
 from tenora_platform.live.noticing import noticed
 from tenora_platform.live.since import Since
-from tenora_platform.object_store import open_object_store
+from tenora_platform.object_store import open_object_store, ping
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.operations.probes import Probe, Probes
 from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.people.attempts import SignInAttempts
 from tenora_platform.people.oidc import provider_of
@@ -61,6 +63,8 @@ from tenora_platform.usage.leftovers import Unbilled
 
 _log = structlog.get_logger(__name__)
 
+_PROBED_S = 1.0
+_STORE_PROBED_S = 30.0  # an object written each time, and paid for
 OPENED_AT_ONCE = 2
 """Kept contents and stored responses that one process decrypts at once."""
 OPENING_WAITING_MAX = 32
@@ -111,6 +115,13 @@ def build_state(
     def api_processes() -> int:
         return presence.api_processes or settings.workers
 
+    limits = Limits(
+        redis,
+        lease_s=settings.lease_s,
+        metrics=metrics,
+        fallback_s=settings.limits_fallback_s,
+        processes=api_processes,
+    )
     return AppState(
         settings=settings,
         secret=secret,
@@ -118,6 +129,11 @@ def build_state(
         redis=redis,
         objects=objects,
         store=store,
+        probes=Probes(
+            database=Probe("database", db.ping, every_s=_PROBED_S),
+            redis=Probe("redis", limits.probe, every_s=_PROBED_S),
+            objects=Probe("object store", partial(ping, objects), every_s=_STORE_PROBED_S),
+        ),
         engine=engine,
         engine_life=EngineLife(),
         auth=Authenticator(
@@ -135,13 +151,7 @@ def build_state(
         provider=provider_of(settings, secret),
         outcomes=Outcomes(redis),
         shadows=ShadowTasks(metrics),
-        limits=Limits(
-            redis,
-            lease_s=settings.lease_s,
-            metrics=metrics,
-            fallback_s=settings.limits_fallback_s,
-            processes=api_processes,
-        ),
+        limits=limits,
         budgets=Budgets(
             db, redis, lease_s=settings.lease_s, metrics=metrics, processes=api_processes
         ),

@@ -3,6 +3,7 @@ migrations under an advisory lock. Runs as the database's owner, before anything
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from zlib import crc32
 
@@ -17,7 +18,14 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from tenora_platform.db import Base, DatabaseUrls, psycopg_url, with_options
+from tenora_platform.db import (
+    Base,
+    DatabaseUrls,
+    bounded,
+    psycopg_url,
+    shown,
+    with_options,
+)
 from tenora_platform.installation import DEFAULT, Installation
 from tenora_platform.resources import migrations_folder
 from tenora_platform.secret import ServerSecret
@@ -26,6 +34,11 @@ _LOCK_TIMEOUT_S = 30  # for which requests queue behind a migration that waits f
 UNFINISHED = "restore_unfinished"
 """A table that is there while a restore fills the database."""
 
+_POOLER = (
+    "TENORA_DATABASE_URL leads to a connection pooler (such as PgBouncer) that does not keep a "
+    "session for each connection; give the address of PostgreSQL itself."
+)
+_POOLERS_WORDS = ("unsupported startup parameter", "statement pooling mode")  # PgBouncer's
 _LOCK = 0x7E20_0A01  # advisory lock: one process at a time makes roles and migrates
 
 
@@ -39,7 +52,8 @@ def database_urls(
     """The three ways in. The roles' passwords follow from the server secret, so that every worker
     knows them and nobody has to store them."""
     # Said as the connection opens, so that no statement can be run in another schema.
-    owner = with_options(psycopg_url(database_url), {"search_path": installation.schema})
+    search_path = {"search_path": installation.schema}
+    owner = with_options(bounded(psycopg_url(database_url)), search_path)
 
     def login(role: str) -> URL:
         return owner.set(username=role, password=secret.mac("database-role", role))
@@ -71,6 +85,7 @@ def prepare_database(
     key = {"key": _lock_key(urls.installation)}
     try:
         with engine.connect() as connection:
+            refuse_pooler(engine, connection, urls.installation.schema)
             connection.execute(text("select pg_advisory_lock(:key)"), key)
             connection.commit()
             try:
@@ -99,11 +114,30 @@ def prepare_database(
         engine.dispose()
 
 
+def refuse_pooler(engine: Engine, connection: Connection, schema: str) -> None:
+    """Raises DatabaseSetupError where what one connection leaves in its session is met by another,
+    or what is said as it opens is lost: locks would be released by others, and tables be made in
+    another schema. Looked for with a second connection while the first is idle, which then holds
+    what the pooler would give back to the first."""
+    mark = secrets.token_hex(8)
+    connection.execute(text("select set_config('tenora.connection', :mark, false)"), {"mark": mark})
+    path = connection.scalar(text("show search_path"))
+    connection.commit()
+    left = text("select current_setting('tenora.connection', true)")
+    with engine.connect() as other:
+        met = other.scalar(left) == mark
+        kept = met or connection.scalar(left) == mark
+    connection.commit()
+    if met or not kept or path != schema:
+        raise DatabaseSetupError(_POOLER)
+
+
 def migration_state(urls: DatabaseUrls) -> tuple[str | None, str | None]:
     """(the schema's revision, the newest one known here). Raises DatabaseSetupError."""
     engine = _owner_engine(urls.owner)
     try:
         with engine.connect() as connection:
+            refuse_pooler(engine, connection, urls.installation.schema)
             refuse_unfinished(connection)
             return _revision(connection, urls), _scripts(connection, urls).get_current_head()
     except OperationalError as error:
@@ -309,9 +343,10 @@ def _can_log_in(url: URL) -> bool:
 
 
 def _unreachable(url: URL, error: Exception) -> str:
-    where = url.difference_update_query(["options"]).render_as_string(hide_password=True)
+    if any(said in str(error) for said in _POOLERS_WORDS):
+        return _POOLER
     return (
-        f"The database at {where} cannot be used: {_first_line(error)}. Check that the server "
+        f"The database at {shown(url)} cannot be used: {_first_line(error)}. Check that the server "
         "is running, and that user, password and database name in TENORA_DATABASE_URL are right."
     )
 

@@ -16,9 +16,10 @@ from sqlalchemy import Connection, MetaData, TextClause, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, ManagesConnection, QueuePool
 
 from tenora_engine.printable import printable
+from tenora_platform import db_link
 from tenora_platform.installation import Installation
 from tenora_platform.mending import mended_parameters
 from tenora_platform.secret import ServerSecret
@@ -28,10 +29,11 @@ STATEMENT_TIMEOUT_S = 15.0
 _LOCK_TIMEOUT_S = 10.0  # before the statement's, so that it can be told from a slow one
 _IDLE_TIMEOUT_S = 60.0  # in a transaction: no route waits for its client while it holds one
 _LAST_S = 5.0  # what is under way while the database is closed
+_PATIENT_S = 600.0
 _PATIENT = {
     # Work beside requests: a statement over a month of usage, and the claim on an upload, which is
     # held for as long as its bytes are fetched and looked through.
-    "statement_timeout": "10min",
+    "statement_timeout": f"{_PATIENT_S:.0f}s",
     "lock_timeout": "1min",
     "idle_in_transaction_session_timeout": "1h",
 }
@@ -61,6 +63,16 @@ class DatabaseUrls:
     owner: URL
     app: URL
     admin: URL
+
+
+def bounded(url: URL) -> URL:
+    """The URL with `db_link.TCP`, where it does not say otherwise."""
+    return url.update_query_dict({k: v for k, v in db_link.TCP.items() if k not in url.query})
+
+
+def shown(url: URL) -> str:
+    """The URL as the operator gave it, without the password."""
+    return url.difference_update_query(["options", *db_link.TCP]).render_as_string()
 
 
 def with_options(url: URL, values: Mapping[str, str]) -> URL:
@@ -97,8 +109,8 @@ class WatchedSession(Session):
 
 class Database:
     """Opens sessions as the app role (one tenant's rows) or the admin role (operator's work), over
-    at most `connections`. The server ends what takes longer than a request may; `patient` gives the
-    work beside requests its time."""
+    at most `connections`. The server ends what takes longer than a request may, and where it does
+    not, we do; `patient` gives the work beside requests its time."""
 
     def __init__(
         self,
@@ -116,8 +128,9 @@ class Database:
         limits = {name: f"{seconds * 1000:.0f}ms" for name, seconds in values.items()}
         for_admin = max(2, connections // 3)
         self.secret = urls.secret
-        self._app = _engine(with_options(urls.app, limits), connections - for_admin)
-        self._admin = _engine(with_options(urls.admin, limits), for_admin)
+        self._answer_s = statement_timeout_s + db_link.MARGIN_S
+        self._app = _engine(with_options(urls.app, limits), connections - for_admin, self._answer_s)
+        self._admin = _engine(with_options(urls.admin, limits), for_admin, self._answer_s)
         self._values: Mapping[str, str] = {}
         self._mends = False
         self._told = told
@@ -126,6 +139,7 @@ class Database:
         """The same connections, for work that nobody waits for, whose texts are mended."""
         other = copy.copy(self)
         other._values, other._mends = _PATIENT, True
+        other._answer_s = _PATIENT_S + db_link.MARGIN_S
         return other
 
     @asynccontextmanager
@@ -154,23 +168,34 @@ class Database:
     async def _session(
         self, engine: AsyncEngine, values: Mapping[str, str], info: Mapping[str, Any] | None = None
     ) -> AsyncIterator[AsyncSession]:
-        async with _session(
-            engine,
-            {**self._values, **values},
-            {TOLD: self._told, **(info or {})},
-            mends=self._mends,
-        ) as session:
+        values, more = {**self._values, **values}, {TOLD: self._told, **(info or {})}
+        async with _session(engine, values, more, self._answer_s, mends=self._mends) as session:
             yield session
 
     async def ping(self) -> None:
-        """Raises what the driver raises when the database does not answer."""
+        """Raises what the driver raises when the database does not answer, and ReadOnlyError."""
         async with self._app.connect() as connection:
-            await connection.execute(text("select 1"))
+            if await connection.scalar(_IS_READ_ONLY):
+                raise ReadOnlyError("the database is read-only, or a standby")
 
     async def close(self) -> None:
         """Close every connection, those in use once they are given back."""
         await _close(self._app)
         await _close(self._admin)
+
+
+class ReadOnlyError(Exception):
+    """Nothing can be written into the database now."""
+
+
+_IS_READ_ONLY = text("select current_setting('transaction_read_only')::boolean")
+"""True of a hot standby, too."""
+
+
+async def is_read_only(session: AsyncSession) -> bool:
+    """Whether this transaction may not write. What only notes that something was used asks before:
+    who reads is served all the same."""
+    return bool(await session.scalar(_IS_READ_ONLY))
 
 
 async def enter_tenant(session: AsyncSession, tenant_id: str) -> None:
@@ -196,7 +221,9 @@ def _set_many(names: tuple[str, ...]) -> TextClause:
     return text(f"select {', '.join(calls)}")
 
 
-def _engine(url: URL, connections: int) -> AsyncEngine:
+def _engine(url: URL, connections: int, answer_s: float) -> AsyncEngine:
+    """What is taken from the pool may take `answer_s` for an answer; what lies there is asked
+    first, and has less."""
     engine = create_async_engine(
         url,
         pool_size=-(-connections // 2),  # kept open; the others are closed when they are given back
@@ -204,9 +231,18 @@ def _engine(url: URL, connections: int) -> AsyncEngine:
         pool_timeout=10,
         pool_pre_ping=True,
         hide_parameters=True,  # else errors carry tenants' data into the log
-        connect_args={"connect_timeout": 10},
+        connect_args={"async_creator_fn": db_link.connect},
     )
+
+    def taken(_: Any, record: ConnectionPoolEntry, __: Any) -> None:
+        _bound(record, answer_s)
+
+    def given_back(_: Any, record: ConnectionPoolEntry) -> None:
+        _bound(record, db_link.PING_S)
+
     event.listen(engine.sync_engine, "before_cursor_execute", _mend, retval=True)
+    event.listen(engine.sync_engine, "checkout", taken)
+    event.listen(engine.sync_engine, "checkin", given_back)
     return engine
 
 
@@ -216,6 +252,12 @@ def _mend(
     if connection.get_execution_options().get(_MENDS):
         parameters = mended_parameters(statement, parameters)
     return statement, parameters
+
+
+def _bound(of: ManagesConnection, answer_s: float) -> None:
+    link = of.driver_connection
+    if link is not None:  # lost
+        link.answer_s = answer_s
 
 
 async def _close(engine: AsyncEngine) -> None:
@@ -229,7 +271,12 @@ async def _close(engine: AsyncEngine) -> None:
 
 @asynccontextmanager
 async def _session(
-    engine: AsyncEngine, values: Mapping[str, str], info: dict[str, Any], *, mends: bool
+    engine: AsyncEngine,
+    values: Mapping[str, str],
+    info: dict[str, Any],
+    answer_s: float,
+    *,
+    mends: bool,
 ) -> AsyncIterator[AsyncSession]:
     statement = _set_many(tuple(values))
     parameters = {f"value{at}": value for at, value in enumerate(values.values())}
@@ -239,10 +286,11 @@ async def _session(
 
         def after_begin(_: Session, __: SessionTransaction, connection: Connection) -> None:
             # Local to the transaction: a pooled connection never carries it to the next tenant.
-            connection.execute(statement, parameters)
+            if values:
+                connection.execute(statement, parameters)
             connection.execution_options(**{_MENDS: mends})
+            _bound(connection.connection, answer_s)
 
-        if values:
-            event.listen(session.sync_session, "after_begin", after_begin)
+        event.listen(session.sync_session, "after_begin", after_begin)
         async with session.begin():
             yield session

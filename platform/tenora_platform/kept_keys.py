@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, DateTime, Text, func, or_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from tenora_platform.db import is_read_only
 from tenora_platform.errors import BadRequestError, ConflictError, UnauthorizedError
 from tenora_platform.keys import NewKey, hash_key, make_key
 from tenora_platform.secret import ServerSecret
@@ -88,8 +89,13 @@ def good_until(row: KeptKey, prefix: str | None) -> datetime | None:
 
 
 async def note_use(session: AsyncSession, row: KeptKey) -> None:
-    """Write down that it was used, at most once in `_LAST_USED_EVERY`."""
+    """Write down that it was used, at most once in `_LAST_USED_EVERY`; not in a database that is
+    read-only, where the key is as good as ever."""
     table, now = type(row), datetime.now(UTC)
+    if row.last_used_at is not None and row.last_used_at >= now - _LAST_USED_EVERY:
+        return
+    if await is_read_only(session):
+        return
     stale = or_(table.last_used_at.is_(None), table.last_used_at < now - _LAST_USED_EVERY)
     await session.execute(update(table).where(table.id == row.id, stale).values(last_used_at=now))
 

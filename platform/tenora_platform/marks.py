@@ -8,6 +8,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenora_engine.remote_store import open_remote
 from tenora_platform.installation import Installation
 from tenora_platform.secret import ServerSecret
 
@@ -73,11 +74,11 @@ def claim_store(location: str, mark: str) -> None:
 
 def _store(location: str) -> ObjectStore:
     """As the application opens it, but not waited for."""
-    from obstore.store import LocalStore, from_url
+    from obstore.store import LocalStore
 
     if "://" not in location:
         return LocalStore(prefix=Path(location), mkdir=True)
-    return from_url(location, client_options={"timeout": "5s"}, retry_config={"max_retries": 1})
+    return open_remote(location, timeout_s=5, tries=1)
 
 
 async def keep(redis: Redis, mark: str) -> None:

@@ -27,14 +27,17 @@ class RequestRedis(LineRedis):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._probing: asyncio.Task[None] | None = None
+        self._away: type[RedisError] = RedisConnectionError
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if self._probing is not None:
-            raise RedisConnectionError("Redis did not answer a moment ago")
+            raise self._away("Redis did not answer a moment ago")
         try:
             return await super().execute_command(*args, **options)
-        except (RedisConnectionError, RedisTimeoutError):
+        except (RedisConnectionError, RedisTimeoutError) as error:
             if self._probing is None:
+                is_silent = isinstance(error, RedisTimeoutError)
+                self._away = RedisTimeoutError if is_silent else RedisConnectionError
                 self._probing = asyncio.create_task(self._probe())
             raise
 

@@ -24,6 +24,8 @@ from redis.exceptions import (
 
 WAITING_MAX = 20_000
 """Commands that wait for their answers; more are refused, as if there were no connection."""
+RENEWED_S = 1.0
+"""How old a connection is at least before it is given up for one to another server."""
 
 _NAMED: dict[str, type[ConnectionError] | type[ResponseError]] = {
     "LOADING": BusyLoadingError,
@@ -50,6 +52,10 @@ class LineRedis(Redis):
                 answer = await self._answer_to(args)
             except ConnectionError:
                 answer = await self._answer_to(args)
+        except ReadOnlyError:
+            if self._line is not None:
+                self._line.renew()
+            raise
         except ResponseError:
             if _EMPTY_RESPONSE in options:
                 return options[_EMPTY_RESPONSE]
@@ -102,6 +108,7 @@ class _Line(asyncio.Protocol):
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._unsent: list[bytes] = []
         self._watch: asyncio.TimerHandle | None = None
+        self._opened_s = 0.0
 
     async def call(self, args: Sequence[Any]) -> Any:
         """The answer to one command."""
@@ -119,6 +126,13 @@ class _Line(asyncio.Protocol):
         if self._watch is None:
             self._watch = loop.call_later(self._timeout_s, self._look)
         return await future
+
+    def renew(self) -> None:
+        """What comes next goes out on another connection: this one's server is a replica by now,
+        and the address may lead to the new primary. Who waits is sent again: nothing of it was
+        written."""
+        if time.monotonic() - self._opened_s > RENEWED_S:
+            self._lose(ConnectionError("the server of this connection is a replica"))
 
     async def close(self) -> None:
         if self._connecting is not None:
@@ -141,6 +155,7 @@ class _Line(asyncio.Protocol):
         writer = connection._writer
         assert writer is not None
         self._connection, self._reader = connection, hiredis.Reader()
+        self._opened_s = time.monotonic()
         self._transport = cast(asyncio.Transport, writer.transport)
         self._transport.set_protocol(self)
 

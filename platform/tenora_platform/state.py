@@ -30,6 +30,7 @@ from tenora_platform.limits.service import Limits
 from tenora_platform.live.hub import Hub
 from tenora_platform.live.since import Since
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.operations.probes import Probes
 from tenora_platform.people.attempts import SignInAttempts
 from tenora_platform.people.oidc import Provider
 from tenora_platform.processes.presence import Presence
@@ -76,6 +77,7 @@ class AppState:
     redis: Redis
     objects: ObjectStore
     store: StoreIdentity  # whether `objects` are this database's
+    probes: Probes
     engine: EngineClient
     engine_life: EngineLife
     auth: Authenticator
@@ -168,18 +170,24 @@ async def answered(question: Awaitable[T]) -> T:
         ) from None
 
 
-def not_ready_reason(state: AppState) -> str:
-    """Why the engine does not serve, in words for a person."""
+def not_ready_reason(state: AppState, *, detailed: bool = False) -> str:
+    """Why the engine does not serve, in words for a person; `detailed`: with its own, which may
+    name hosts and paths and are the operator's."""
+    said, why = _not_ready_words(state)
+    return f"{said}: {why.rstrip('.')}." if detailed and why is not None else f"{said}."
+
+
+def _not_ready_words(state: AppState) -> tuple[str, str | None]:
     if state.engine.ready and state.engine.refuses is not None:
-        return f"The engine accepts no new requests: {state.engine.refuses}."
+        return "The engine accepts no new requests", state.engine.refuses
     if state.engine_life.error is not None:
-        return f"The engine could not start: {state.engine_life.error}"
+        return "The engine could not start", state.engine_life.error
     for each in state.presence.others or []:
         if each.role == "engine" and "engine" in each.outages:
-            return f"The engine is being restarted: {each.outages['engine']}"
+            return "The engine is being restarted", each.outages["engine"]
     if state.engine_life.started:
-        return "The engine has stopped answering and is being restarted."
-    return "The engine is still loading its model."
+        return "The engine has stopped answering and is being restarted", None
+    return "The engine is still loading its model", None
 
 
 ReadyEngine = Annotated[EngineClient, Depends(get_ready_engine)]

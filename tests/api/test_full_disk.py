@@ -16,6 +16,7 @@ from api_harness import Api, TestTenant
 from platform_fixtures import Servers
 from small_disk import fill
 from small_disk import small_disk as mounted
+from tenora_platform.object_store import PROBE
 from tenora_platform.registry import storage
 from tenora_platform.registry.disk import StorageFullError, full_disk_named
 from tenora_platform.registry.store_identity import OBJECT
@@ -47,7 +48,7 @@ async def direct(api: Api, key: str, name: str, size: int) -> httpx.Response:
 
 def left(data: Path) -> list[Path]:
     """Files of uploads."""
-    ours = ("filler", OBJECT)
+    ours = ("filler", OBJECT, PROBE)
     return [path for path in data.rglob("*") if path.is_file() and path.name not in ours]
 
 

@@ -233,4 +233,4 @@ async def test_a_server_that_hangs_shows_in_readyz(
         finally:
             os.kill(pid, signal.SIGCONT)
         assert probe.status_code == 503
-        assert probe.json()["reason"] == "Redis does not answer."
+        assert probe.json()["reason"] == "Redis does not answer (timeout)."

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from fake_engine import FakeEngine
 from tenora_platform.app import create_app
+from tenora_platform.object_store import PROBE
 from tenora_platform.registry.store_identity import OBJECT
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
@@ -92,7 +93,8 @@ async def running_api(settings: Settings, folder: Path) -> AsyncIterator[Api]:
 
 
 def stored_objects(api: Api) -> set[str]:
-    """What lies in its object store, by path, but for the record of its database and the trash."""
+    """What lies in its object store, by path, but for the record of its database, what is written
+    to see whether it works, and the trash."""
     folder = api.state.settings.data_dir / "objects"
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    return {path for path in found if not path.startswith((OBJECT, "trash/"))}
+    return {path for path in found if not path.startswith((OBJECT, PROBE, "trash/"))}

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -26,6 +27,11 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def remount(folder: Path, how: Literal["ro", "rw"]) -> None:
+    """Nothing can be written any more, or again."""
+    subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
 
 
 def fill(folder: Path) -> Path:

@@ -1928,8 +1928,8 @@ export interface paths {
         };
         /**
          * Metrics
-         * @description Prometheus's exposition format. Tenants are told apart only with an admin key that may read
-         *     them; the role `metrics` may do nothing else.
+         * @description Prometheus's exposition format. Tenants and hosts are named only with an admin key that may
+         *     read them; the role `metrics` may do nothing else.
          */
         get: operations["operations_metrics"];
         put?: never;
@@ -1949,8 +1949,9 @@ export interface paths {
         };
         /**
          * Readiness
-         * @description Readiness: 200 once requests can be served, else 503 with the reason. Other engines call it
-         *     /health, or /health_generate: nothing is generated.
+         * @description Readiness: 200 once requests can be served, else 503 with the reason; hosts, paths and
+         *     drivers' words only with an admin key. Other engines call it /health, or /health_generate:
+         *     nothing is generated.
          */
         get: operations["operations_readiness"];
         put?: never;

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +27,7 @@ from tenora_engine.errors import AdapterDamagedError, AdapterLoadError, AdapterS
 from tenora_engine.events import AdapterResidency
 from tenora_engine.fair_cache import FairCache
 from tenora_engine.pace import Pace, Work
+from tenora_engine.remote_store import open_remote
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -298,9 +298,7 @@ def open_store(url: str) -> ObjectStore:
         return LocalStore(Path(url).resolve())
     if url.startswith(("file://", "memory://")):
         return from_url(url)
-    timeouts = {"timeout": f"{_STORE_TIMEOUT_S}s", "connect_timeout": "5s"}
-    retries = {"max_retries": 3, "retry_timeout": timedelta(seconds=_STORE_TIMEOUT_S)}
-    return from_url(url, client_options=timeouts, retry_config=retries)
+    return open_remote(url, timeout_s=_STORE_TIMEOUT_S)
 
 
 class StoreTier:

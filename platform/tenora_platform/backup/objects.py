@@ -26,12 +26,13 @@ from tenora_platform.backup.place import (
     put_stream,
 )
 from tenora_platform.marks import OBJECT as INSTALLATION
+from tenora_platform.object_store import PROBE
 from tenora_platform.registry.store_identity import OBJECT as DATABASE
 from tenora_platform.registry.trash import FOLDER as TRASH
 
 FOLDER = "objects"
 LIST = "objects.jsonl.gz"
-_OWN = (INSTALLATION, DATABASE)
+_OWN = (INSTALLATION, DATABASE, PROBE)
 
 
 def kept_objects(objects: ObjectStore) -> Iterator[str]:

@@ -4,6 +4,7 @@ and the parts, and everything down again in the reverse order."""
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,6 +29,7 @@ from tenora_platform.cli.checks import (
 )
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.servers import running_servers
+from tenora_platform.embedded.tether import tie
 from tenora_platform.installation import Installation
 from tenora_platform.logs import configure_logging
 from tenora_platform.marks import claim_redis, claim_store, mark_of
@@ -121,7 +123,7 @@ def with_model(settings: Settings) -> Settings:
         return settings
     folder = default_model_folder(settings.data_dir)
     if folder is None:
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, get_context("spawn"), tie, (os.getpid(),)) as pool:
             folder = pool.submit(ensure_default_model, settings.data_dir).result()
     layer = settings.draft_layer or default_draft_layer()
     found = layer if layer == "none" or layer.is_file() else None

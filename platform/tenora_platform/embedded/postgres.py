@@ -99,7 +99,8 @@ class EmbeddedPostgres:
         self._stop_left_over()
         options, url = self._listen()
         command: list[str | Path] = [binaries / "postgres", "-D", self.data, *options]
-        self._process = spawn(as_user(user, command, reach), self.log)
+        tied = as_user(user, command, reach, last=signal.SIGINT)
+        self._process = spawn(tied, self.log, last=signal.SIGINT)
         self._await(url)
         self._url = url.set(database=DATABASE)
 

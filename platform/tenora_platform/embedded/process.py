@@ -9,10 +9,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+_TETHER = Path(__file__).with_name("tether.py")
 _SOCKET_PATH_MAX = 100  # sun_path holds 104 (macOS) or 108 (Linux) bytes with its final zero
 
 
@@ -67,10 +69,15 @@ def _require_name(uid: int) -> None:
 
 
 def as_user(
-    user: pwd.struct_passwd | None, command: Sequence[str | Path], reach: Sequence[Path]
+    user: pwd.struct_passwd | None,
+    command: Sequence[str | Path],
+    reach: Sequence[Path],
+    *,
+    last: signal.Signals | None = None,
 ) -> list[str]:
     """`command`, to be run as `user`. If a folder on the way to one of `reach` is closed to others
-    (a checkout under /root), the server keeps the one right to pass through it."""
+    (a checkout under /root), the server keeps the one right to pass through it. It is sent `last`
+    when its parent has died: what `tether` asked for is forgotten by a change of user."""
     words = [str(word) for word in command]
     if user is None:
         return words
@@ -86,6 +93,8 @@ def as_user(
             f"'{user.pw_name}'. Install it, run Tenora as an ordinary user, or set "
             "TENORA_DATABASE_URL to a server."
         )
+    if last is not None:
+        switch.append(f"--pdeathsig={last.name.removeprefix('SIG')}")
     if not all(_open_to_others(path) for path in reach):
         # Reading and searching only, and not for a changed binary: see capabilities(7), ambient.
         switch += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
@@ -116,12 +125,14 @@ def run(command: Sequence[str], *, what: str, timeout_s: float = 60, **env: str)
     return done.stdout
 
 
-def spawn(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], log: Path, *, last: signal.Signals) -> subprocess.Popen[bytes]:
     """Start a server in a session of its own, so that Ctrl-C reaches the platform alone, which
-    stops it in order. Its output goes to `log`."""
+    stops it in order. Should the platform die without that, the system sends it `last` (on Linux;
+    elsewhere the next start ends it). Its output goes to `log`."""
+    tied = [sys.executable, "-I", str(_TETHER), str(os.getpid()), str(int(last))]
     with log.open("ab") as output:
         return subprocess.Popen(
-            command,
+            [*(tied if sys.platform == "linux" else ()), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

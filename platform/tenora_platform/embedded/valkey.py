@@ -78,7 +78,7 @@ class EmbeddedValkey:
         self._stop_left_over()
         config = self.folder / "valkey.conf"
         url = self._configure(config)
-        self._process = spawn([str(binary), str(config)], self.log)
+        self._process = spawn([str(binary), str(config)], self.log, last=signal.SIGTERM)
         self._await(url)
         self._url = url
 

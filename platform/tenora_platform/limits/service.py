@@ -147,8 +147,12 @@ class Limits:
         _, now, _ = await self._take(tenant, Want())
         return now
 
+    async def probe(self) -> None:
+        """Raises RedisError where Redis does not take what every request writes."""
+        await self._shared.probe()
+
     def away(self) -> float | None:
-        """Redis does not answer: for how many seconds this process still goes on without it; None
+        """Redis cannot be used: for how many seconds this process still goes on without it; None
         if it does not."""
         self._backlog.redis_went()
         return self._backlog.left_s()

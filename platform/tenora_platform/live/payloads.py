@@ -27,9 +27,9 @@ def engine(state: AppState) -> Callable[[], Awaitable[dict[str, Any]]]:
         nonlocal before
         try:
             stats = await answered(state.engine.stats()) if state.engine.ready else None
-            reason = not_ready_reason(state)
+            reason = not_ready_reason(state, detailed=True)
         except EngineError:
-            stats, reason = None, not_ready_reason(state)
+            stats, reason = None, not_ready_reason(state, detailed=True)
         except UnavailableError as error:
             stats, reason = None, error.message
         if stats is None:

@@ -194,8 +194,9 @@ class Metrics:
         self._engine.stats, self._engine.refuses = stats, refuses
         self._engine.answers = answers and stats is not None
 
-    def text(self) -> bytes:
-        """The exposition format, version 0.0.4."""
+    def text(self, *, hosts: bool = True) -> bytes:
+        """The exposition format, version 0.0.4; without `hosts` no machine is named."""
+        self._processes.hosts = hosts
         if self._folder is None:
             return generate_latest(self.registry)
         registry = CollectorRegistry()

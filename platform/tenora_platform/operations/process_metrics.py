@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tenora_platform.processes.presence import Presence
+from tenora_platform.processes.presence import Presence, Process
 from tenora_platform.reconciliation.told import Told
 from tenora_platform.registry.store_told import StoreTold
 
@@ -21,6 +21,7 @@ class ProcessCollector(Collector):
 
     def __init__(self) -> None:
         self.presence: Presence | None = None
+        self.hosts = True
         self.unbilled: Callable[[], tuple[int, int] | None] = lambda: None
         self.proof: Callable[[], Told | None] = lambda: None
         self.store: Callable[[], StoreTold | None] = lambda: None
@@ -31,15 +32,7 @@ class ProcessCollector(Collector):
         for role, count in Counter(each.role for each in others).items():
             processes.add_metric([role], count)
         yield processes
-        restarts = CounterMetricFamily(
-            "tenora_process_restarts",
-            "Processes that died and were restarted",
-            labels=["host", "process"],
-        )
-        for each in others:
-            for name, count in each.restarts.items():
-                restarts.add_metric([each.host, name], count)
-        yield restarts
+        yield self._restarts(others)
         unbilled = self.unbilled()
         unrated, letters = (None, None) if unbilled is None else unbilled
         for name, text, value in (
@@ -49,6 +42,21 @@ class ProcessCollector(Collector):
             yield GaugeMetricFamily(f"tenora_usage_{name}", text, value)
         yield from _proof(self.proof())
         yield from _store(self.store())
+
+    def _restarts(self, others: list[Process]) -> Metric:
+        """Of each process; of those of one name together where no host may be named."""
+        counted: Counter[tuple[str, ...]] = Counter()
+        for each in others:
+            for name, count in each.restarts.items():
+                counted[(each.host, name) if self.hosts else (name,)] += count
+        family = CounterMetricFamily(
+            "tenora_process_restarts",
+            "Processes that died and were restarted",
+            labels=["host", "process"] if self.hosts else ["process"],
+        )
+        for labels, count in counted.items():
+            family.add_metric(list(labels), count)
+        return family
 
 
 _RUN = (

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from importlib.metadata import version as package_version
 from typing import Annotated
 
-import structlog
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,13 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
 from tenora_platform.auth import require_role, role_if_any
-from tenora_platform.background import NEEDED
 from tenora_platform.edge import EdgeRoute
-from tenora_platform.errors import UnavailableError
+from tenora_platform.errors import ApiError, UnavailableError
+from tenora_platform.operations.readiness import readiness_of
 from tenora_platform.operations.schemas import EngineView, Health, ProcessList, Readiness, Version
-from tenora_platform.operations.service import engine_view, process_view, warnings_of
+from tenora_platform.operations.service import engine_view, process_view
 from tenora_platform.operators.roles import READERS, AdminContext
-from tenora_platform.outages import first_line
 from tenora_platform.probing.progress import progress
 from tenora_platform.probing.schemas import ProbingView
 from tenora_platform.state import (
@@ -31,15 +28,14 @@ from tenora_platform.state import (
     ReadyEngine,
     State,
     answered,
-    not_ready_reason,
 )
 
 router = APIRouter(tags=["operations"], route_class=EdgeRoute)
 MetricsReader = Annotated[
     AdminContext | None, Depends(role_if_any("operator", "read_only", "metrics"))
 ]
-_log = structlog.get_logger(__name__)
-_PROBE_S = 3.0  # a probe is asked every few seconds and says so within five
+_reader = role_if_any(*READERS)
+_KEY_S = 1.0  # for a key that only the database knows
 
 
 @router.get("/healthz")
@@ -57,28 +53,26 @@ async def version() -> Version:
 @router.get("/health_generate", responses={503: {"model": Readiness}}, include_in_schema=False)
 @router.get("/health", responses={503: {"model": Readiness}}, include_in_schema=False)
 @router.get("/readyz", responses={503: {"model": Readiness}})
-async def readiness(state: State, response: Response) -> Readiness:
-    """Readiness: 200 once requests can be served, else 503 with the reason. Other engines call it
-    /health, or /health_generate: nothing is generated."""
-    warnings = warnings_of(state)
-    reason = await _not_ready(state, warnings)
-    if reason is None:
-        warnings += state.engine.model.warnings
-        return Readiness(status="ready", warnings=warnings)
-    response.status_code = 503
-    return Readiness(status="not_ready", reason=reason, warnings=warnings)
+async def readiness(state: State, request: Request, response: Response) -> Readiness:
+    """Readiness: 200 once requests can be served, else 503 with the reason; hosts, paths and
+    drivers' words only with an admin key. Other engines call it /health, or /health_generate:
+    nothing is generated."""
+    view = await readiness_of(state, detailed=await _is_operator(request))
+    response.status_code = 200 if view.status == "ready" else 503
+    return view
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(state: State, reader: MetricsReader) -> Response:
-    """Prometheus's exposition format. Tenants are told apart only with an admin key that may read
-    them; the role `metrics` may do nothing else."""
+    """Prometheus's exposition format. Tenants and hosts are named only with an admin key that may
+    read them; the role `metrics` may do nothing else."""
     stats, answers = await _stats(state)
     if stats is not None and reader is None:
         stats = replace(stats, telemetry=stats.telemetry.without_tenants())
     refuses = state.engine.refuses is not None
     state.metrics.record_engine(stats, refuses=refuses, answers=answers)
-    return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    shown = state.metrics.text(hosts=reader is not None)
+    return Response(shown, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/admin/v1/processes", tags=["admin"], dependencies=[Depends(require_role(*READERS))])
@@ -117,32 +111,11 @@ async def _stats(state: AppState) -> tuple[EngineStats | None, bool]:
     return state.metrics.last_engine, True
 
 
-async def _not_ready(state: AppState, warnings: list[str]) -> str | None:
-    """Why requests cannot be served; `warnings` gets what they are served in spite of."""
-    if not state.engine.ready or state.engine.refuses is not None:
-        return not_ready_reason(state)
-    for work, why in state.outages.items():
-        if work not in NEEDED:
-            continue
-        return f"The background task '{work}' has failed and is being restarted: {why}"
-    database, redis = await asyncio.gather(
-        _away("The database", state.db.ping()), _away("Redis", state.redis.ping())
-    )
-    if redis is not None:
-        left_s = state.limits.away()
-        if left_s is not None:
-            warnings.append(
-                f"{redis} Rate limits are checked without it for another {left_s:.0f} s."
-            )
-            redis = None
-    return " ".join(answer for answer in (database, redis) if answer is not None) or None
-
-
-async def _away(server: str, ping: Awaitable[object]) -> str | None:
+async def _is_operator(request: Request) -> bool:
+    """Whether who asks may read what the operator does. A probe is answered whatever key it brings,
+    and does not wait for a database to say whose that is."""
     try:
-        async with asyncio.timeout(_PROBE_S):
-            await ping
-    except (SQLAlchemyError, RedisError, OSError) as error:  # a timeout is an OSError
-        _log.warning("not ready", server=server, reason=first_line(error))
-        return f"{server} does not answer."
-    return None
+        async with asyncio.timeout(_KEY_S):
+            return await _reader(request) is not None
+    except (ApiError, SQLAlchemyError, RedisError, OSError):  # a timeout is an OSError
+        return False

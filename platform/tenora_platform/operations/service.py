@@ -85,10 +85,15 @@ def process_view(process: Process) -> ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class Warning:
-    """`about`: what it is to be looked at on."""
+    """`about`: what it is to be looked at on. `text` is the operator's; `public`, where it is not
+    that, names no host."""
 
     about: Literal["unbilled", "books", "store", "workers"]
     text: str
+    public: str | None = None
+
+    def words(self, *, detailed: bool) -> str:
+        return self.text if detailed or self.public is None else self.public
 
     @property
     def key(self) -> str:
@@ -102,21 +107,28 @@ def told_warnings(state: AppState) -> list[Warning]:
     counted = state.unbilled.counted or presence.unbilled or (0, 0)
     workers = []
     if presence.workers_missing:
-        workers.append("No worker is running: uploads are not checked, and usage is not stored.")
-    for each in presence.others or []:
-        if each.role == "worker":
-            failing = ", ".join(f"{work} ({why})" for work, why in sorted(each.outages.items()))
-            workers += (
-                [f"Background tasks of the worker on {each.host} are failing: {failing}"]
-                if failing
-                else []
-            )
+        text = "No worker is running: uploads are not checked, and usage is not stored."
+        workers.append(Warning("workers", text))
+    workers += [
+        _failing_worker(each)
+        for each in presence.others or []
+        if each.role == "worker" and each.outages
+    ]
     return [
         *(Warning("unbilled", text) for text in unbilled_warnings(*counted)),
         *(Warning("books", text) for text in proof_warnings(state.proof.told or presence.proof)),
         *(Warning("store", text) for text in store_warnings(state.store.told or presence.store)),
-        *(Warning("workers", text) for text in workers),
+        *workers,
     ]
+
+
+def _failing_worker(worker: Process) -> Warning:
+    why = ", ".join(f"{work} ({why})" for work, why in sorted(worker.outages.items()))
+    return Warning(
+        "workers",
+        f"Background tasks of the worker on {worker.host} are failing: {why}",
+        f"Background tasks of a worker are failing: {why}",
+    )
 
 
 ENGINE, REDIS = "engine", "redis"
@@ -134,11 +146,6 @@ def wrong(state: AppState) -> list[str]:
     """By key, all that an operator should look at: of each it is kept since when."""
     engine = [] if state.engine.ready else [ENGINE]
     return [*engine, *failing(state), *(each.key for each in told_warnings(state))]
-
-
-def warnings_of(state: AppState) -> list[str]:
-    """The same, in words alone."""
-    return [each.text for each in told_warnings(state)]
 
 
 async def _owners(session: AsyncSession, state: AppState) -> dict[str, list[TenantRow]]:

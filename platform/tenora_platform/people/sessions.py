@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.db import Database
+from tenora_platform.db import Database, is_read_only
 from tenora_platform.errors import UnauthorizedError
 from tenora_platform.ids import new_id
 from tenora_platform.people.tables import MembershipRow, PersonRow, SessionRow
@@ -161,7 +161,8 @@ class Sessions:
             now, good_until = datetime.now(UTC), self._good_until(row)
             if good_until <= now:
                 raise _over()
-            if is_use and row.last_used_at < now - _USE_NOTED_EVERY:
+            is_due = is_use and row.last_used_at < now - _USE_NOTED_EVERY
+            if is_due and not await is_read_only(session):
                 await session.execute(
                     update(SessionRow).where(SessionRow.id == row.id).values(last_used_at=now)
                 )

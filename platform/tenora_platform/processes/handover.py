@@ -76,6 +76,8 @@ class Owner:
     """The other end, as the part sees it."""
 
     def __init__(self) -> None:
+        self._stop: Callable[[], None] | None = None
+        self._give_up_s = 0.0
         self._report_fd = os.dup(1)
         os.dup2(2, 1)  # what libraries print is no report
 
@@ -92,6 +94,7 @@ class Owner:
         configure_logging(handover.settings.log_level)
         structlog.contextvars.bind_contextvars(process=handover.name)
         name_process(f"tenora-{handover.name}")
+        threading.Thread(target=self._wait, name="tenora-owner-watch", daemon=True).start()
         return handover
 
     def say_ready(self) -> None:
@@ -99,17 +102,20 @@ class Owner:
 
     def when_gone(self, stop: Callable[[], None], give_up_s: float) -> None:
         """Call `stop`, from another thread, when the owner has ended, however that came; after
-        `give_up_s` end this process whatever it is doing."""
+        `give_up_s` end this process whatever it is doing. Until it is called, the process ends at
+        once."""
+        self._give_up_s = give_up_s
+        self._stop = stop
 
-        def wait() -> None:
-            while os.read(0, 4096):
-                continue
+    def _wait(self) -> None:
+        while os.read(0, 4096):
+            continue
+        stop = self._stop
+        if stop is not None:
             _log.warning("the parent process has ended; this process ends too")
             stop()
-            time.sleep(give_up_s + _LAST_WORDS_S)
-            os._exit(1)
-
-        threading.Thread(target=wait, name="tenora-owner-watch", daemon=True).start()
+            time.sleep(self._give_up_s + _LAST_WORDS_S)
+        os._exit(1)
 
 
 def name_process(name: str) -> None:

@@ -45,6 +45,8 @@ class HeldProcess:
         self._stop_s = stop_s
         self._pass_fds = pass_fds
         self._child: asyncio.subprocess.Process | None = None
+        self._started: set[asyncio.subprocess.Process] = set()  # that may run still
+        self._is_over = False
         self._launched_s = 0.0
         self._holder: asyncio.Task[None] | None = None
 
@@ -60,18 +62,21 @@ class HeldProcess:
         self._holder = asyncio.create_task(self._hold_up(), name=f"hold-{self.name}")
 
     async def stop(self) -> None:
-        """End it for good."""
+        """End it for good, and what was to replace it or has been replaced: none is left of all
+        that were started."""
+        self._is_over = True
         if self._holder is not None:
             self._holder.cancel()
             await asyncio.gather(self._holder, return_exceptions=True)
             self._holder = None
-        child, self._child = self._child, None
-        if child is not None:
-            await self._end(child)
+        self._child = None
+        await asyncio.gather(*(self._end(child) for child in list(self._started)))
 
     async def replace(self) -> bool:
         """Start a fresh one beside it, and end the old one when the fresh one works. If it does
         not come to that, the old one stays; says whether it was replaced."""
+        if self._is_over:
+            return False
         turn = 1 - self._turn
         fresh = await self._spawn(turn)
         try:
@@ -79,7 +84,7 @@ class HeldProcess:
                 works = await _says_ready(fresh)
         except TimeoutError:
             works = False
-        if not works:
+        if not works or self._is_over:
             _log.error(
                 "no new process could be started; the old one continues",
                 process=self.name,
@@ -104,6 +109,7 @@ class HeldProcess:
             start_new_session=True,
             pass_fds=self._pass_fds,
         )
+        self._started.add(child)  # nothing is awaited in between: a cancelled task leaves no child
         assert child.stdin is not None  # asked for
         child.stdin.write(self._line(turn))
         return child
@@ -123,6 +129,7 @@ class HeldProcess:
                     how=how_ended(status),
                 )
                 self._child = None
+                self._started.discard(child)
                 self.restarts += 1
             await asyncio.sleep(backoff.after(time.monotonic() - self._launched_s))
             if self._child is not None:
@@ -147,6 +154,7 @@ class HeldProcess:
                 await child.wait()
         if child.stdin is not None:
             child.stdin.close()
+        self._started.discard(child)
 
 
 async def _says_ready(child: asyncio.subprocess.Process) -> bool:

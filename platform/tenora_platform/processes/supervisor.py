@@ -91,6 +91,8 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, on_hangup)
 
     def _begin_replacing(self) -> None:
+        if self._stopping.is_set():
+            return
         if self._replacing is None or self._replacing.done():
             self._replacing = asyncio.create_task(self._replace())
 

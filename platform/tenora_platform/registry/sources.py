@@ -13,9 +13,10 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import obstore
-from obstore.store import ObjectStore, from_url
+from obstore.store import ObjectStore
 
 from tenora_platform.errors import BadRequestError
+from tenora_platform.object_store import open_object_store
 
 TENANT = "{tenant}"
 _PATH = re.compile(
@@ -72,7 +73,7 @@ def open_source(prefixes: str, tenant_id: str, source: str) -> Folder:
         )
     if urlsplit(root).scheme == "file":
         return _Directory(unquote(urlsplit(root).path), path)
-    return ObjectFolder(from_url(root.rstrip("/")), path)
+    return ObjectFolder(open_object_store(root.rstrip("/")), path)
 
 
 @dataclass(frozen=True)

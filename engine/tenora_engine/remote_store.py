@@ -1,0 +1,49 @@
+"""Opens an object store that is reached over a network, with an end for every call. It knows the
+environment's names for its options, not what is kept there."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_PREFIXES = {
+    "s3": "AWS_",
+    "s3a": "AWS_",
+    "gs": "GOOGLE_",
+    "az": "AZURE_",
+    "abfs": "AZURE_",
+    "abfss": "AZURE_",
+}
+_FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only")
+_TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes", "timeout", "connect_timeout")
+
+
+def open_remote(
+    url: str, *, timeout_s: float, connect_s: float = 5.0, tries: int = 3
+) -> ObjectStore:
+    """A call has `timeout_s` for each try, and as long until it is not tried again. Raises
+    obstore's BaseError for a URL that is not understood."""
+    from obstore.store import from_url
+
+    options = {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{connect_s:g}s"}
+    return from_url(
+        url,
+        client_options={**options, **_said(url)},
+        retry_config={"max_retries": tries, "retry_timeout": timedelta(seconds=timeout_s)},
+    )
+
+
+def _said(url: str) -> Any:
+    """What the environment says of the connection (`AWS_ALLOW_HTTP`): obstore does not read it
+    where it is given other options."""
+    prefix = _PREFIXES.get(url.partition("://")[0], "")
+    found = {name: os.environ.get(f"{prefix}{name.upper()}") for name in (*_FLAGS, *_TEXTS)}
+    return {
+        name: value.lower() in ("true", "1") if name in _FLAGS else value
+        for name, value in found.items()
+        if value
+    }
