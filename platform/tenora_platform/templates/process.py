@@ -9,13 +9,13 @@ import marshal
 import os
 import signal
 import socket
-import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
 from tenora_engine.errors import EngineError
+from tenora_engine.printable import write_traceback
 from tenora_engine.text.chat_template import ChatTemplate
 from tenora_platform.intake.confinement import confine, limit
 
@@ -87,7 +87,7 @@ def _render(owner: socket.socket, fds: list[int]) -> NoReturn:
             out.write(msgspec.msgpack.encode(answer(question)))
         status = 0
     except BaseException:
-        traceback.print_exc()
+        write_traceback()
     finally:
         os._exit(status)
 
