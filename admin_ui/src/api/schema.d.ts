@@ -7314,6 +7314,8 @@ export interface components {
         MemberOut: {
             /** Email */
             email: string | null;
+            /** Email Verified */
+            email_verified: boolean;
             /** Id */
             id: string;
             /**
@@ -7626,6 +7628,8 @@ export interface components {
         MyPerson: {
             /** Email */
             email: string | null;
+            /** Email Verified */
+            email_verified: boolean;
             /** Id */
             id: string;
             /** Name */
@@ -10198,6 +10202,8 @@ export interface components {
         SessionPerson: {
             /** Email */
             email: string | null;
+            /** Email Verified */
+            email_verified: boolean;
             /** Id */
             id: string;
             /** Name */
