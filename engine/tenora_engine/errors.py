@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tenora_engine.printable import MESSAGE_MAX, printable
+from tenora_engine.printable import MESSAGE_MAX, brief
 
 
 class EngineError(Exception):
@@ -12,7 +12,7 @@ class EngineError(Exception):
     long what it tells of is, its message is short and can be printed."""
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(printable(message, MESSAGE_MAX))
+        super().__init__(brief(message, MESSAGE_MAX))
 
 
 class InvalidRequestError(EngineError):

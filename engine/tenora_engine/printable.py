@@ -1,19 +1,83 @@
-"""Words that are not ours (a template's, a library's, a driver's), made fit to be shown and kept:
-short, in one line, and nothing in them steers a terminal, a database or a page."""
+"""Text that others wrote, made fit to be shown: no character in it moves a cursor, turns the
+direction of a line, hides, or begins a line of its own. It knows neither logs nor terminals."""
 
 from __future__ import annotations
 
-FOREIGN_MAX = 300
+import logging
+import sys
+import threading
+import traceback
+import unicodedata
+from types import TracebackType
+
+_log = logging.getLogger(__name__)
+
+BRIEF_MAX = 300
 """Characters of somebody else's words in a message of ours."""
 MESSAGE_MAX = 500
 """Characters of a whole message."""
+CONTINUED = "  | "
+"""What every line but the first of a log entry begins with, so that nothing in a traceback can look
+like the next entry."""
 
 
-def printable(words: object, most: int = FOREIGN_MAX) -> str:
-    """Return at most `most` characters of it, each of which can be printed: a space takes the place
-    of line ends, NUL, ESC, lone surrogates and marks of direction."""
+def printable(text: str) -> str:
+    """One line: control, format and unassigned characters and line ends become escapes such as
+    `\\x1b` and `\\u202e`."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def brief(words: object, most: int = BRIEF_MAX) -> str:
+    """At most `most` characters in one line, for a message or a row: a space takes the place of
+    what cannot be printed."""
     text = str(words)
     shown = text[:most]
     if not shown.isprintable():
         shown = "".join(each if each.isprintable() else " " for each in shown)
     return shown if len(text) <= most else f"{shown[: most - 3]}..."
+
+
+def printable_lines(text: str, before: str = "") -> str:
+    """As many lines as it has by "\\n", each as `printable` has it; all but the first begin with
+    `before`."""
+    first, *more = text.rstrip("\n").split("\n")
+    return "\n".join([printable(first), *(before + printable(line) for line in more)])
+
+
+class PrintableFormatter(logging.Formatter):
+    """An entry of the standard library's loggers, tracebacks included, as `printable_lines`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record), CONTINUED)
+
+
+def log_printable(level: int, format_: str) -> None:
+    """Let this process's standard loggers write so, on standard error, and what ends a thread or
+    the process be one of their entries."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter(format_))
+    logging.basicConfig(level=level, handlers=[handler])
+    sys.excepthook = _ended
+    threading.excepthook = lambda ended: _ended(
+        ended.exc_type, ended.exc_value or ended.exc_type(), ended.exc_traceback
+    )
+
+
+def write_traceback() -> None:
+    """Of the error that is being handled, on standard error, where a process has no loggers."""
+    text = printable_lines(traceback.format_exc(), CONTINUED)
+    sys.stderr.write(f"{CONTINUED}{text}\n")
+    sys.stderr.flush()
+
+
+def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    elif not issubclass(kind, SystemExit):
+        _log.critical("ended by an error of its own", exc_info=(kind, error, trace))
+
+
+def _shown(letter: str) -> str:
+    if letter.isprintable() or unicodedata.category(letter) == "Zs":
+        return letter
+    return letter.encode("unicode_escape").decode()

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, ManagesConnection, QueuePool
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_platform import db_link
 from tenora_platform.installation import Installation
 from tenora_platform.mending import mended_parameters
@@ -208,7 +208,7 @@ def plain_reason(error: Exception) -> str:
     """The first line of what went wrong, without the statement, fit to be stored itself."""
     cause = getattr(error, "orig", None) or error
     line = next(iter(str(cause).strip().splitlines()), type(error).__name__)
-    return printable(line, 500)
+    return brief(line, 500)
 
 
 _SET = text("select set_config(:name, :value, true)")

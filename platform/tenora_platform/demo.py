@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 from pydantic import SecretStr
-from rich.console import Console
 
 from tenora_platform.admin_key import make_admin_key
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import terminal
 from tenora_platform.cli.run import base_url
 from tenora_platform.resources import examples_folder
 from tenora_platform.secret import write_private
@@ -68,7 +68,7 @@ def read_manifest(folder: Path | None = None) -> list[DemoAdapter]:
 async def show_demo(settings: Settings) -> None:
     """Make the demo if it is not there, then print its keys. A failure is printed, and the
     platform runs on."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     assert settings.admin_key is not None
     admin_key = settings.admin_key.get_secret_value()
     console.print(f"  admin key  {admin_key}")

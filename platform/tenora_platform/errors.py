@@ -25,7 +25,7 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.printable import MESSAGE_MAX, printable
+from tenora_engine.printable import MESSAGE_MAX, brief
 from tenora_platform.validation import in_words
 
 
@@ -63,7 +63,7 @@ class ApiError(Exception):
         details: Mapping[str, str] | None = None,
         kept: str | None = None,
     ) -> None:
-        message = printable(message, MESSAGE_MAX)
+        message = brief(message, MESSAGE_MAX)
         super().__init__(message)
         self.message = message
         self.kept = kept  # in the list of rejected calls, of a message in words that are not ours

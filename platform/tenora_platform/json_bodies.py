@@ -10,7 +10,7 @@ from fastapi import Request
 from pydantic_core import from_json
 from starlette.types import Scope
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_platform.bodies import body_of, header_of
 from tenora_platform.errors import ApiError, BadRequestError, MediaTypeError, WhileReading
 from tenora_platform.texts import odd_in, odd_numbers_in
@@ -78,7 +78,7 @@ def read_json(body: bytes, values_max: int) -> Any:
             ) from error
         if len(body) > NAMED_BYTES:
             raise BadRequestError(
-                f"The request body is not valid JSON in UTF-8: {printable(error)}.",
+                f"The request body is not valid JSON in UTF-8: {brief(error)}.",
                 code="invalid_json",
             ) from error
     else:
@@ -96,7 +96,7 @@ def refuse_odd(value: Any, param: str = "") -> Any:
         return value
     place = param + odd.place
     raise BadRequestError(
-        f"{printable(place) or 'The body'} {odd.reason}.",
+        f"{brief(place) or 'The body'} {odd.reason}.",
         param=place[:200] or None,
         code="invalid_value",
     )

@@ -1,5 +1,6 @@
-"""How the platform logs: one line an event on standard error, no local variables (they may hold
-keys or prompts)."""
+"""How the platform logs: one entry on standard error an event, no local variables (they may hold
+keys or prompts), and no character in it that somebody else chose and a terminal obeys. Lines after
+an entry's first, those of a traceback, are indented."""
 
 from __future__ import annotations
 
@@ -9,6 +10,11 @@ import sys
 from typing import TextIO, cast
 
 import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from tenora_engine.printable import CONTINUED, log_printable, printable, printable_lines
+
+_OF_SEVERAL_LINES = ("exception", "stack")
 
 
 class _StandardError:
@@ -33,6 +39,8 @@ def configure_logging(level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _made_printable,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
@@ -40,8 +48,15 @@ def configure_logging(level: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _StandardError())),
     )
-    logging.basicConfig(
-        level=max(number, logging.WARNING),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_printable(max(number, logging.WARNING), "%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def _made_printable(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    """The last before an entry becomes text."""
+    for name, value in entry.items():
+        if name in _OF_SEVERAL_LINES:
+            entry[name] = CONTINUED + printable_lines(str(value), CONTINUED)
+        elif not isinstance(value, bool | int | float | None):
+            shown = value if isinstance(value, str) else repr(value)
+            entry[name] = printable(shown)
+    return entry

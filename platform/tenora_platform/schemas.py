@@ -11,6 +11,7 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints
 from pydantic_core import PydanticKnownError, core_schema
 
+from tenora_platform.plain_text import ONE_LINE
 from tenora_platform.times import DAY_S
 
 
@@ -103,16 +104,11 @@ Internal = Annotated[
 Order = Annotated[Literal["asc", "desc"], Query(description="Order by time")]
 Name = Annotated[
     str,
-    # No control characters, NUL among them.
-    StringConstraints(
-        strip_whitespace=True, min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$"
-    ),
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=120, pattern=ONE_LINE),
 ]
 Reason = Annotated[
     str,
-    StringConstraints(
-        strip_whitespace=True, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$"
-    ),
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=200, pattern=ONE_LINE),
 ]
 """In a person's words, of a change."""
 

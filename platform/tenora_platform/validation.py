@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tenora_platform.plain_text import WORDS
+
 SHOWN_CHARACTERS = 60
 """Of a value that is repeated in an error."""
 
@@ -61,12 +63,12 @@ def in_words(problem: Mapping[str, Any]) -> str:
     words of our own validators are left as they are."""
     kind = str(problem["type"])
     own = str(problem["msg"]).removeprefix("Value error, ")
-    words = _BY_TYPE.get(kind) or _of_type(kind)
+    given = problem.get("ctx") or {}
+    words = WORDS.get(given.get("pattern", "")) or _BY_TYPE.get(kind) or _of_type(kind)
     if words is None:
         return own
     context = {
-        name: f"{value:g}" if isinstance(value, float) else value
-        for name, value in (problem.get("ctx") or {}).items()
+        name: f"{value:g}" if isinstance(value, float) else value for name, value in given.items()
     }
     try:
         said = words.format_map(context)

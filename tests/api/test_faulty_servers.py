@@ -276,7 +276,7 @@ async def limited_locally(api: Api, tenant: TestTenant, trouble: str) -> None:
     async def is_local() -> bool:
         answer = await ask(api, tenant)
         assert answer.status_code == 200, answer.text
-        return answer.headers.get("x-tenora-limits") == "local"
+        return bool(answer.headers.get("x-tenora-limits") == "local")
 
     await until(is_local)
     shown = await ready(api)
@@ -344,18 +344,18 @@ async def test_a_redis_that_answers_and_takes_no_writes_is_as_one_that_is_away(
     async with open_redis(valkey.url) as operator:
         async with over(make_api, valkey.url) as (api, tenant):
             assert (await ask(api, tenant)).status_code == 200
-            await operator.execute_command(*broken)
+            await operator.execute_command(*broken)  # type: ignore[no-untyped-call]
             assert await operator.ping()
             await limited_locally(api, tenant, trouble)
-            await operator.execute_command(*mended)
+            await operator.execute_command(*mended)  # type: ignore[no-untyped-call]
             await shared_again(api, tenant)
         async with over(make_api, valkey.url, limits_fallback_s=0) as (api, tenant):
-            await operator.execute_command(*broken)
+            await operator.execute_command(*broken)  # type: ignore[no-untyped-call]
             named(await ask(api, tenant), "limits_unavailable")
             shown = await ready(api)
             assert shown.status_code == 503
             assert f"({trouble})" in shown.json()["reason"]
-            await operator.execute_command(*mended)
+            await operator.execute_command(*mended)  # type: ignore[no-untyped-call]
             await shared_again(api, tenant)
     assert "Traceback" not in "".join(capsys.readouterr())
 
@@ -374,7 +374,7 @@ async def test_a_failover_behind_one_address_is_followed(
             open_redis(valkey.url) as operator,
         ):
             await redis.set("before", 1)
-            await operator.execute_command("REPLICAOF", "127.0.0.1", "1")
+            await operator.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]
             proxy.upstream = str(other.folder / "valkey.sock")
             with pytest.raises(ReadOnlyError):
                 await redis.set("k", 1)

@@ -34,8 +34,8 @@ async def signed_in_again(person: Person) -> Person:
     sessions = person.api.state.auth.sessions
     async with person.api.state.db.admin_session() as session:
         origin = Origin("192.0.2.8", "a test")
-        token, _ = await sessions.begin(session, origin, person_id=person.id)
-    return Person(person.api, person.id, token)
+        begun = await sessions.begin(session, origin, person_id=person.id)
+    return Person(person.api, person.id, begun.token)
 
 
 def code_of(answer: httpx.Response) -> tuple[int, str]:

@@ -3,8 +3,6 @@ public internet."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from ipaddress import ip_address
 from typing import Any
 
@@ -13,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenora_platform.webhooks.addresses import BadAddressError, is_public, parse, target_of
+from tenora_platform.webhooks.resolver import Resolver
 
 INSIDE = [
     "127.0.0.1",
@@ -81,41 +80,31 @@ def test_what_is_no_url_of_ours(url: str) -> None:
         parse(url, private=False)
 
 
-class Loop:
-    """The running loop with another way to look names up: uvloop's own cannot be patched."""
-
-    def __init__(self, addresses: tuple[str, ...]) -> None:
-        self.addresses = addresses
-
-    async def getaddrinfo(self, host: str, port: int, **_: object) -> list[Any]:
-        return [(0, socket.SOCK_STREAM, 6, "", (each, port)) for each in self.addresses]
+def resolver(*addresses: str) -> Resolver:
+    """Knows every name, by these addresses."""
+    return Resolver(lambda _, port: [(0, 0, 6, "", (each, port)) for each in addresses])
 
 
 @pytest.mark.parametrize("address", INSIDE)
-async def test_a_name_that_leads_inside_is_refused(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: Loop((address,)))
+async def test_a_name_that_leads_inside_is_refused(address: str) -> None:
     with pytest.raises(BadAddressError, match="only sent to public addresses"):
-        await target_of("https://rebound.example/", private=False)
+        await target_of("https://rebound.example/", resolver(address), "ten", private=False)
 
 
-async def test_one_address_inside_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: Loop(("1.1.1.1", "10.0.0.1")))
+async def test_one_address_inside_is_enough() -> None:
+    both = resolver("1.1.1.1", "10.0.0.1")
     with pytest.raises(BadAddressError):
-        await target_of("https://rebound.example/", private=False)
-    target = await target_of("http://inside.example:8080/a?b=c", private=True)
+        await target_of("https://rebound.example/", both, "ten", private=False)
+    target = await target_of("http://inside.example:8080/a?b=c", both, "ten", private=True)
     assert (target.url, target.host_header) == (
         "http://1.1.1.1:8080/a?b=c",
         "inside.example:8080",
     )
 
 
-async def test_the_address_that_was_checked_is_the_one_in_the_url(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: Loop(("2606:4700::1111",)))
-    target = await target_of("https://hooks.example/x", private=False)
+async def test_the_address_that_was_checked_is_the_one_in_the_url() -> None:
+    known = resolver("2606:4700::1111")
+    target = await target_of("https://hooks.example/x", known, "ten", private=False)
     assert target.url == "https://[2606:4700::1111]:443/x"
     assert (target.host, target.host_header) == ("hooks.example", "hooks.example")
 
@@ -124,4 +113,4 @@ async def test_the_address_that_was_checked_is_the_one_in_the_url(
 async def test_addresses_in_disguise(host: str) -> None:
     """As the system's own resolver reads them."""
     with pytest.raises(BadAddressError):
-        await target_of(f"https://{host}/", private=False)
+        await target_of(f"https://{host}/", Resolver(), "ten", private=False)

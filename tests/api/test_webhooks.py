@@ -218,7 +218,6 @@ async def test_a_worker_that_dies_loses_nothing(
     await pump(api)
     (shown,) = await deliveries(api, tenant.key, made["id"])
     assert (shown["state"], shown["attempts"]) == ("delivered", 2)
-    await worker._sender.close()
 
 
 async def test_a_slow_endpoint_keeps_no_other_waiting(
@@ -238,7 +237,6 @@ async def test_a_slow_endpoint_keeps_no_other_waiting(
                 await asyncio.sleep(0.01)
         for task in worker._sending:
             task.cancel()
-        await worker._sender.close()
 
 
 async def test_gone_is_gone(api: Api, tenant: TestTenant, receiver: Receiver) -> None:
@@ -317,21 +315,19 @@ async def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch)
         server = await asyncio.start_server(behaviour, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         monkeypatch.setattr("tenora_platform.webhooks.sender.TIMEOUT_S", 1.0)
-        outcome = await sender.send(f"http://127.0.0.1:{port}/", {}, b"{}")
+        outcome = await sender.send(f"http://127.0.0.1:{port}/", {}, b"{}", owner="ten")
         assert not outcome.delivered
         assert str(outcome.error).startswith(expected)
         assert len(str(outcome.error)) < 1100
         server.close()
-    await sender.close()
 
 
 async def test_nothing_is_sent_inside_unless_the_operator_says_so(receiver: Receiver) -> None:
     sender = Sender(private=False)
     secure = receiver.url.replace("http://", "https://")
-    outcome = await sender.send(secure, {}, b"{}")
+    outcome = await sender.send(secure, {}, b"{}", owner="ten")
     assert "only sent to public addresses" in str(outcome.error)
     assert receiver.got == []
-    await sender.close()
 
 
 async def test_keys_and_adapters_are_told_of(

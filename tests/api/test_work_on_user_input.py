@@ -17,7 +17,7 @@ from sqlalchemy.exc import DataError
 from adapter_files import adapter_config, adapter_form
 from api_harness import Api, TestTenant
 from tenora_engine.errors import InvalidRequestError
-from tenora_engine.printable import FOREIGN_MAX, MESSAGE_MAX, printable
+from tenora_engine.printable import BRIEF_MAX, MESSAGE_MAX, brief
 from tenora_engine.text.chat_template import ChatTemplate
 from tenora_platform.apart.client import Apart
 from tenora_platform.errors import BadRequestError
@@ -92,12 +92,12 @@ async def test_which_schema_is_none(scorer: Scorer) -> None:
     assert found is not None
     place, why = found
     assert place == 1
-    assert 0 < len(why) <= FOREIGN_MAX
+    assert 0 < len(why) <= BRIEF_MAX
 
 
 @given(st.text() | st.text(alphabet="\0\x1b\u202e\n\ud800a"))
 def test_printable(words: str) -> None:
-    shown = printable(words, 20)
+    shown = brief(words, 20)
     assert shown.isprintable()
     assert len(shown) <= 20
 

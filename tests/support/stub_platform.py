@@ -23,8 +23,13 @@ async def _running() -> None:
 
 def main() -> None:
     supervisor.API = supervisor.WORKER = "stub_part"
-    named = {"database_url": "postgresql://nobody@127.0.0.1:1/none", "model": "none"}
-    settings = Settings(data_dir=Path(sys.argv[1]), workers=2, drain_s=1.0, **named)
+    settings = Settings(
+        data_dir=Path(sys.argv[1]),
+        workers=2,
+        drain_s=1.0,
+        database_url="postgresql://nobody@127.0.0.1:1/none",
+        model="none",
+    )
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     take_signals()
     with suppress(KeyboardInterrupt), running_servers(settings, settings.server_secret()) as ready:

@@ -70,11 +70,11 @@ async def happen(state: AppState, tenant_id: str, type_: str = "invoice.final") 
 async def pump(api: Api, workers: int = 1) -> None:
     """Until nothing is due."""
     made = [WebhookWorker.of(api.state) for _ in range(workers)]
-    while any(await asyncio.gather(*(each.step() for each in made))):
-        pass
-    for each in made:
-        await each.settled()
-        await each._sender.close()
+    while any(
+        [*await asyncio.gather(*(each.step() for each in made)), *(e._sending for e in made)]
+    ):
+        for each in made:
+            await each.settled()
 
 
 async def deliveries(api: Api, key: str, endpoint_id: str, **query: str) -> list[dict[str, Any]]:
@@ -86,9 +86,12 @@ async def deliveries(api: Api, key: str, endpoint_id: str, **query: str) -> list
 
 
 async def pass_time(api: Api, endpoint_id: str) -> None:
-    """What waits is due now."""
+    """What waits is due now, and what was claimed counts as lost."""
     async with api.state.db.admin_session() as session:
         await session.execute(
-            text("update webhook_deliveries set next_at = now() where endpoint_id = :id"),
+            text(
+                "update webhook_deliveries set next_at = now(), claimed_until = null"
+                " where endpoint_id = :id"
+            ),
             {"id": endpoint_id},
         )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 
 MAX_PATTERN_CHARS = 4096
 _PATH_CHARS = 48  # longer than any module path of a supported model
@@ -42,7 +42,7 @@ class PatternCompiler:
             ways = _ways(_parser.parse(wrapped))
             compiled = re.compile(wrapped)
         except (re.error, OverflowError, RecursionError) as error:
-            raise PatternError(f"is not a valid regular expression: {printable(error)}") from error
+            raise PatternError(f"is not a valid regular expression: {brief(error)}") from error
         self._ways += ways
         if self._ways > _MAX_WAYS:
             raise PatternError("could take too long to match; use fewer or simpler repetitions")

@@ -25,7 +25,7 @@ from tenora_engine.grammar.limits import (
     parser_limits,
 )
 from tenora_engine.grammar.reasons import reason_of, sentence_of
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_engine.priority import stand_behind
 from tenora_engine.request import Grammar
 
@@ -240,7 +240,7 @@ def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library's, of whatever class: its panics are no Exception
-        reason = printable(sentence_of(str(error)))
+        reason = brief(sentence_of(str(error)))
         return {"error": f"{_WORDS[kind]}: {reason}"}
 
 

@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tenora_engine.clocks import local_now
 from tenora_engine.errors import InvalidRequestError, ModelLoadError
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 
 PARAM = "messages"
 CHARACTERS_MAX = 4 * 1024**2
@@ -56,9 +56,7 @@ class ChatTemplate:
         try:
             self.code = code or environment.compile(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ModelLoadError(
-                f"the model's chat template is broken: {printable(error)}"
-            ) from error
+            raise ModelLoadError(f"the model's chat template is broken: {brief(error)}") from error
         no_globals = environment.make_globals(None)
         self._template = jinja2.Template.from_code(environment, self.code, no_globals)
         self._special_tokens = dict(special_tokens)
@@ -109,7 +107,7 @@ class ChatTemplate:
                 pieces.append(piece)
         except Exception as error:  # the template's own code, over whatever the messages hold
             raise InvalidRequestError(
-                f"the messages do not fit the model's chat template: {printable(error)}", PARAM
+                f"the messages do not fit the model's chat template: {brief(error)}", PARAM
             ) from error
         if length > most:
             raise InvalidRequestError(

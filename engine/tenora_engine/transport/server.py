@@ -20,6 +20,7 @@ from tenora_engine.config import EngineConfig
 from tenora_engine.errors import EngineError, ModelLoadError
 from tenora_engine.garbage import collect_nothing_yet, seldom_collect
 from tenora_engine.machine import usable_cpus
+from tenora_engine.printable import log_printable
 from tenora_engine.threads import call_in_ending_thread, set_compute_threads
 from tenora_engine.transport import messages as m
 from tenora_engine.transport.address import EngineAddress
@@ -82,7 +83,7 @@ def main() -> int:
     report_fd = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not get between the report's lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's affair
-    logging.basicConfig(level=logging.INFO, format="tenora-engine %(levelname)s %(message)s")
+    log_printable(logging.INFO, "tenora-engine %(levelname)s %(message)s")
     boot = msgspec.json.decode(_read_line(0), type=m.Boot)
     watch = _OwnerWatch()
 

@@ -20,6 +20,7 @@ from tenora_platform.billing.price_lists import (
     Tier,
     Tiers,
 )
+from tenora_platform.plain_text import ONE_LINE
 from tenora_platform.schemas import Body, IdItem, ListPage
 from tenora_platform.times import BodyTime
 
@@ -29,7 +30,7 @@ ENTRIES_MAX = 100  # of one meter
 
 
 # No control characters, NUL among them, and not empty: absent is what means any.
-Scope = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Scope = Annotated[str, Field(min_length=1, max_length=256, pattern=ONE_LINE)]
 
 
 class PriceEntry(Body):

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, StringConstraints, field_validator
 from tenora_platform.budgets.accounts import BudgetName, money_of
 from tenora_platform.budgets.store import Level
 from tenora_platform.budgets.tables import GrantKind
+from tenora_platform.plain_text import ONE_LINE
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 from tenora_platform.times import BodyTime
 
@@ -19,9 +20,7 @@ Amount = Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=9)]
 Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
 Note = Annotated[
     str,
-    StringConstraints(
-        strip_whitespace=True, min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$"
-    ),
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=ONE_LINE),
 ]
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, BinaryIO, cast
 
 import httpx
 import typer
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -30,6 +29,7 @@ from tenora_platform.cli.client import (
     show,
 )
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import say, terminal
 
 app = typer.Typer(no_args_is_help=True)
 _KEY = "a tenant's API key"
@@ -64,7 +64,7 @@ def show_adapter(
             label = f"{name}@{version['version']}"
             for kind in ("problems", "warnings"):
                 for line in findings(version, kind):
-                    typer.echo(f"{label} {kind.removesuffix('s')}: {line}")
+                    say(f"{label} {kind.removesuffix('s')}: {line}")
 
 
 @app.command("push")
@@ -84,16 +84,16 @@ def push(
     listed and not sent."""
     sent = read_folder(folder)
     if sent.skipped:
-        typer.echo(f"not sent: {', '.join(sent.skipped)}", err=True)
+        say(f"not sent: {', '.join(sent.skipped)}", err=True)
     with connected(url, key, what=_KEY) as api:
         _preflight(api, name, sent)
         made = _upload(api, name, sent)
         version = _await_check(api, name, int(made["version"]))
     if version["state"] == "rejected":
         raise CliError(f"{name}@{version['version']} was rejected: {reasons(version)}")
-    typer.echo(f"{name}@{version['version']} is {version['state']} ({version['digest']})")
+    say(f"{name}@{version['version']} is {version['state']} ({version['digest']})")
     for line in findings(version, "warnings"):
-        typer.echo(f"warning: {line}", err=True)
+        say(f"warning: {line}", err=True)
 
 
 def _preflight(api: ApiClient, name: str, sent: AdapterFolder) -> None:
@@ -125,7 +125,7 @@ def delete(
     path = f"/v1/adapters/{name}" + ("" if version is None else f"/versions/{version}")
     with connected(url, key, what=_KEY) as api:
         api.call("DELETE", path)
-    typer.echo(f"deleted {name}" + ("" if version is None else f"@{version}"))
+    say(f"deleted {name}" + ("" if version is None else f"@{version}"))
 
 
 @app.command("alias")
@@ -142,7 +142,7 @@ def alias(
     targets = [parse_target(word) for word in target]
     with connected(url, key, what=_KEY) as api:
         api.call("PUT", f"/v1/adapters/{name}/aliases/{alias_name}", json={"targets": targets})
-    typer.echo(f"{name}@{alias_name} -> {' '.join(target)}")
+    say(f"{name}@{alias_name} -> {' '.join(target)}")
 
 
 def parse_target(word: str) -> dict[str, int]:
@@ -215,7 +215,7 @@ def _upload(api: ApiClient, name: str, sent: AdapterFolder) -> dict[str, Any]:
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
-        console=Console(stderr=True),
+        console=terminal(stderr=True, wraps=True),
     )
     with bar, sent.open_weights() as file, contextlib.ExitStack() as opened:
         counted = cast(BinaryIO, _Counted(file, bar, sent.weights_bytes))

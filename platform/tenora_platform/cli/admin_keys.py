@@ -15,6 +15,7 @@ from tenora_platform.cli.client import (
     connected,
     show,
 )
+from tenora_platform.cli.output import say
 from tenora_platform.times import DAY_S
 
 admin_key = typer.Typer(no_args_is_help=True)
@@ -82,4 +83,4 @@ def revoke_key(key_id: KeyId, url: Url = DEFAULT_URL, key: AdminKey = None) -> N
     """Revoke an admin key, effective at once."""
     with connected(url, key, what=_OWNER) as api:
         api.call("DELETE", f"{_PATH}/{key_id}")
-    typer.echo(f"revoked {key_id}")
+    say(f"revoked {key_id}")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tenora_bench.client import BenchError
+from tenora_platform.cli.output import terminal
 
 COLUMNS = {
     "whole/s": ("rates", "whole", "requests_per_s"),
@@ -70,7 +70,7 @@ def api(
                 litellm_folder=data / "litellm" if litellm else None,
             )
     except BenchError as error:
-        Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
+        terminal(stderr=True, wraps=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
     print_costs(result)
     if json_file is not None:
@@ -78,7 +78,7 @@ def api(
 
 
 def print_costs(result: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = terminal(wraps=True)
     console.width = max(console.width, 140)
     table = Table("medians", title="requests per second, CPU time of the API, added latency")
     for heading in COLUMNS:

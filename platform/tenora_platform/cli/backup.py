@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import say
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Of the installation; its database: TENORA_DATABASE_URL.")
@@ -40,12 +41,12 @@ def backup(
     finally:
         os.umask(before)
     rows = sum(table.rows for table in made.tables)
-    typer.echo(
+    say(
         f"Backup of {made.at:%Y-%m-%d %H:%M:%S} UTC: {len(made.tables)} tables, {rows} rows, "
         f"{made.objects.count} objects ({made.objects.bytes} bytes)."
     )
     if made.secret is None:
-        typer.echo(
+        say(
             "The server secret is not in it. Keep it elsewhere: without it the backup cannot be "
             f"restored (fingerprint {made.secret_fingerprint[:8]})."
         )
@@ -86,15 +87,13 @@ def restore(
     known = settings.model_copy(update={"secret": SecretStr(secret.root.decode())})
     with reached_database(known) as urls:
         restore_backup(settings, urls, place, manifest)
-        typer.echo(
+        say(
             f"Restored as of {manifest.at:%Y-%m-%d %H:%M:%S} UTC: "
             f"{sum(table.rows for table in manifest.tables)} rows, "
             f"{manifest.objects.count} objects, each read back."
         )
         proof = prove(settings, urls, manifest.faults)
-    typer.echo(
-        f"Proved: {proof.events} events, {proof.invoices} invoices, {proof.receipts} receipts."
-    )
+    say(f"Proved: {proof.events} events, {proof.invoices} invoices, {proof.receipts} receipts.")
     if proof.problems:
         raise CliError(
             "The restore is complete, and not all of it holds: " + "; ".join(proof.problems),

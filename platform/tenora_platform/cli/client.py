@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,9 @@ from typing import Annotated, Any
 import httpx
 import typer
 
+from tenora_engine.printable import printable
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import pass_on, say
 
 Url = Annotated[str, typer.Option("--url", envvar="TENORA_URL", help="The server's address.")]
 Key = Annotated[
@@ -76,12 +77,12 @@ class ApiClient:
                 raise refusal(answer)
             if out is None:
                 for piece in answer.iter_text():
-                    sys.stdout.write(piece)
+                    pass_on(piece)
                 return
             with out.open("wb") as file:
                 for chunk in answer.iter_bytes():
                     file.write(chunk)
-        typer.echo(str(out))
+        say(str(out))
 
 
 def any_key(key: str | None) -> str | None:
@@ -156,7 +157,7 @@ def show(
 ) -> None:
     """Print a list of objects as a table of `columns` (heading -> field), or `data` as JSON."""
     if as_json:
-        typer.echo(json.dumps(data, indent=2))
+        say(json.dumps(data, indent=2))
         return
     # Lines are not folded to the terminal: ids and keys must stay whole to be copied.
     lines = [list(columns)]
@@ -165,12 +166,12 @@ def show(
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  ".join(padded).rstrip())
+        say("  ".join(padded).rstrip())
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value)
+        value = ", ".join(map(str, value))
+    return printable(str(value))

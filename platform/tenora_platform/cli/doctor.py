@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import redis
-from rich.console import Console
 from rich.markup import escape
 
 from tenora_engine.errors import ModelLoadError
@@ -23,6 +22,7 @@ from tenora_platform.bootstrap import (
     most_connections,
 )
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import terminal
 from tenora_platform.embedded.postgres import find_binaries
 from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.valkey import find_binary
@@ -48,7 +48,7 @@ class Finding:
 
 def report(settings: Settings) -> bool:
     """Print every finding; whether nothing needed is wrong."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     checks: tuple[Callable[[Settings], Finding], ...] = (
         check_torch,
         check_cpus,

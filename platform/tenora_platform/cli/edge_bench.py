@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tenora_bench.client import BenchError
+from tenora_platform.cli.output import say
 
 
 def edge(
@@ -43,9 +44,9 @@ def edge(
                 idle=idle,
             )
     except BenchError as error:
-        typer.echo(f"bench: {error}", err=True)
+        say(f"bench: {error}", err=True)
         raise typer.Exit(1) from error
     for line in lines(result):
-        typer.echo(line)
+        say(line)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n")

@@ -7,11 +7,11 @@ import errno
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
 from tenora_engine.errors import EngineError
+from tenora_platform.cli.output import terminal
 
 
 class CliError(Exception):
@@ -103,7 +103,7 @@ def _explain(error: Exception) -> bool:
 
 
 def show_error(message: str, hint: str | None = None) -> None:
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = terminal(stderr=True)
     console.print(f"[bold red]tenora:[/] {escape(message)}")
     if hint:
         console.print(f"[dim]hint:[/] {escape(hint)}")

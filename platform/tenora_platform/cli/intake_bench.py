@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenora_bench.client import BenchError
+from tenora_platform.cli.output import say
 
 if TYPE_CHECKING:
     from tenora_bench.intake.crashes import Agreement
@@ -113,14 +114,14 @@ def _told(measure: Any) -> dict[str, Any]:
     try:
         result: dict[str, Any] = measure()
     except BenchError as error:
-        typer.echo(f"bench: {error}", err=True)
+        say(f"bench: {error}", err=True)
         raise typer.Exit(1) from error
     return result
 
 
 def _say(lines: Iterator[str], result: dict[str, Any], json_file: Path | None) -> None:
     for line in lines:
-        typer.echo(line)
+        say(line)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n")
 

@@ -20,6 +20,7 @@ from tenora_platform.cli.client import (
     show,
 )
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import say
 
 invoice = typer.Typer(no_args_is_help=True)
 
@@ -89,13 +90,13 @@ def run(
                 break
             body |= {"after": part["next_after"], "period": part["period"]}
     if not as_json:
-        typer.echo(
+        say(
             f"{total['period']}: {total['made']} {total['status']}, "
             f"{total['unchanged']} unchanged, {total['empty']} with nothing to invoice, "
             f"{len(total['failed'])} failed"
         )
         for each in total["failed"]:
-            typer.echo(f"failed: {each['tenant']}: {each['reason']}", err=True)
+            say(f"failed: {each['tenant']}: {each['reason']}", err=True)
     if as_json or total["invoices"]:
         show(total, _LIST, as_json=as_json, rows=total["invoices"])
     if total["failed"]:
@@ -142,7 +143,7 @@ def show_invoice(
         found = api.call("GET", f"{base}/{invoice_id}")
     if not as_json:
         show(found, _LIST, as_json=False, rows=[found])
-        typer.echo()
+        say()
     show(found, _LINES, as_json=as_json, rows=found["lines"])
 
 
@@ -168,7 +169,7 @@ def export(
             raise refusal(answer)
     file = out or Path(f"{invoice_id}.{kind}")
     file.write_bytes(answer.content)
-    typer.echo(str(file))
+    say(str(file))
 
 
 def _form(form: str) -> Form:

@@ -11,10 +11,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tenora_bench.client import BenchError
+from tenora_platform.cli.output import terminal
 
 if TYPE_CHECKING:
     from tenora_engine.transport.messages import Boot
@@ -58,7 +58,7 @@ def kills(
         with tempfile.TemporaryDirectory(prefix="tenora-kills-") as folder:
             result = measure_kills(Path(folder), base, blows, read_books, stop_s, pretend=pretend)
     except BenchError as error:
-        Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
+        terminal(stderr=True, wraps=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
     print_kills(result)
     if json_file is not None:
@@ -79,7 +79,7 @@ def pretend_engine(data_dir: Path, model: Path) -> Boot:
 
 
 def print_kills(result: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = terminal(wraps=True)
     table = Table("process", "what", "times", "median, s", "worst, s", title="served again after")
     by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
     for event in result["events"]:

@@ -33,6 +33,7 @@ from tenora_platform.cli import (
 )
 from tenora_platform.cli.errors import FriendlyGroup
 from tenora_platform.cli.options import with_settings
+from tenora_platform.cli.output import pass_on, say
 from tenora_platform.settings import Settings
 
 app = typer.Typer(
@@ -70,7 +71,7 @@ app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tenora {version('tenora')}")
+        say(f"tenora {version('tenora')}")
         raise typer.Exit
 
 
@@ -165,7 +166,7 @@ def openapi(
 
     text = json.dumps(openapi_document(), indent=1) + "\n"
     if out is None:
-        typer.echo(text, nl=False)
+        pass_on(text)
     else:
         out.write_text(text)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tenora_bench.client import BenchError
+from tenora_platform.cli.output import terminal
 
 
 def money(
@@ -37,7 +37,7 @@ def money(
         with tempfile.TemporaryDirectory(prefix="tenora-money-") as folder:
             result = measure_money(Path(folder), base, fill, tenants=tenants, events=events)
     except BenchError as error:
-        Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
+        terminal(stderr=True, wraps=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
     print_figures(result)
     if json_file is not None:
@@ -55,7 +55,7 @@ def print_figures(result: dict[str, Any]) -> None:
         shown = f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
         target = f"< {TARGETS[name]:,.0f}" if name in TARGETS else ""
         table.add_row(name.replace("_", " "), shown, target)
-    console = Console(highlight=False)
+    console = terminal(wraps=True)
     console.print(table)
     for name in result["missed"]:
         console.print(f"MISSED: {name}")

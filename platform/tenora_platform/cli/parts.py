@@ -11,8 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from rich.console import Console
-
 from tenora_platform.admin_key import has_admin_key
 from tenora_platform.bootstrap import database_urls, migration_state, prepare_database
 from tenora_platform.cli.checks import (
@@ -22,6 +20,7 @@ from tenora_platform.cli.checks import (
     check_model_folder,
 )
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import terminal
 from tenora_platform.cli.run import (
     base_url,
     claim_servers,
@@ -191,4 +190,4 @@ def _urls(settings: Settings, secret: ServerSecret) -> DatabaseUrls:
 
 
 def _say(text: str) -> None:
-    Console(highlight=False, soft_wrap=True).print(f"tenora: {text}", markup=False)
+    terminal().print(f"tenora: {text}", markup=False)

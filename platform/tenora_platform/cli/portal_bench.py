@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tenora_bench.client import BenchError
+from tenora_platform.cli.output import terminal
 
 if TYPE_CHECKING:
     from tenora_engine.transport.messages import Boot
@@ -58,7 +59,7 @@ def portal(
             wait = _wait if pause else (lambda: None)
             result = measure_portal(Path(folder), base, _arena, fill, load, chosen, wait)
     except BenchError as error:
-        Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
+        terminal(stderr=True, wraps=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
     print_portal(result)
     if json_file is not None:
@@ -81,7 +82,7 @@ def _arena(data_dir: Path, model: Path) -> Boot:
 
 
 def print_portal(result: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = terminal(wraps=True)
     console.width = max(console.width, 130)
     console.print(
         f"{result['adapters']:,} adapters and {result['requests']:,} requests of one tenant,"

@@ -23,6 +23,7 @@ from tenora_platform.cli.client import (
     server_url,
 )
 from tenora_platform.cli.errors import show_error
+from tenora_platform.cli.output import pass_on, say
 from tenora_platform.receipts.document import (
     BYTES_MAX,
     NotAReceiptError,
@@ -62,7 +63,7 @@ def get_receipt(
     if answer.is_error:
         raise refusal(answer)
     if out is None:
-        typer.echo(answer.text)
+        pass_on(f"{answer.text}\n")
     else:
         out.write_bytes(answer.content)
 
@@ -95,9 +96,9 @@ def verify_receipt(
         raise _failed(_code(error), f"{file} does not verify: {error}", as_json) from error
     said = {"valid": True, "kid": found["signature"]["kid"], "id": found.get("id")}
     if as_json:
-        typer.echo(json.dumps(said))
+        say(json.dumps(said))
     else:
-        typer.echo(f"valid: {said['id']} was signed with the key {said['kid']}")
+        say(f"valid: {said['id']} was signed with the key {said['kid']}")
 
 
 def _read(file: str) -> bytes:
@@ -127,7 +128,7 @@ def _code(error: ReceiptError) -> int:
 def _failed(code: int, reason: str, as_json: bool) -> typer.Exit:
     """Says so; the exit to raise."""
     if as_json:
-        typer.echo(json.dumps({"valid": False, "reason": reason}))
+        say(json.dumps({"valid": False, "reason": reason}))
     else:
         show_error(f"{reason}.", _HINTS.get(code))
     return typer.Exit(code)

@@ -28,6 +28,7 @@ from tenora_platform.cli.checks import (
     plain_http,
 )
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import terminal
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.embedded.tether import tie
 from tenora_platform.installation import Installation
@@ -60,7 +61,7 @@ def ended_by_signals() -> Iterator[None]:
     take_signals()
     with suppress(KeyboardInterrupt):
         yield
-    Console(highlight=False).print("tenora: stopped")
+    terminal(wraps=True).print("tenora: stopped")
 
 
 def take_signals() -> None:
@@ -70,7 +71,7 @@ def take_signals() -> None:
 
 
 def _run(settings: Settings, when_ready: WhenReady) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     check_folders(settings)
     for said in filter(

@@ -14,6 +14,7 @@ import typer
 
 from tenora_platform.cli.client import show
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import say
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -69,7 +70,7 @@ def adopt(
     found = _run(data_dir, _status)
     belongs = found["problem"] is None
     if belongs and not found["unowned"] and not found["missing_adapters"]:
-        typer.echo(
+        say(
             "Nothing to do: the object store belongs to this database "
             f"(generation {found['generation']}), and no object is missing or without an owner."
         )
@@ -86,7 +87,7 @@ def adopt(
             "store adopt --yes",
         )
     adopted = _run(data_dir, _adopt)
-    typer.echo(
+    say(
         "The object store now belongs to this database "
         f"(generation {adopted['generation']}). {len(adopted['back'])} objects were restored from "
         "the trash."
@@ -116,7 +117,7 @@ def restore(
     """Restore objects from the trash: those that a row owns, or the given ones. The next sweep
     moves what no row owns to the trash again."""
     for path in _run(data_dir, lambda parts: _restore(parts, paths)):
-        typer.echo(path)
+        say(path)
 
 
 def check(settings: Settings) -> bool:
@@ -124,10 +125,8 @@ def check(settings: Settings) -> bool:
     is whole. Versions are marked by it: those that cannot be served, and those that can again."""
     looked = _with(settings, _check)
     for fault in looked.faults:
-        typer.echo(str(fault))
-    typer.echo(
-        f"{looked.objects} objects ({looked.bytes} bytes) read, {len(looked.faults)} of them wrong"
-    )
+        say(str(fault))
+    say(f"{looked.objects} objects ({looked.bytes} bytes) read, {len(looked.faults)} of them wrong")
     return not looked.faults
 
 

@@ -19,6 +19,7 @@ from tenora_platform.cli.client import (
     show,
 )
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import say
 from tenora_platform.times import DAY_S
 
 tenant = typer.Typer(no_args_is_help=True)
@@ -230,7 +231,7 @@ def revoke_key(
     """Revoke a key, effective at once."""
     with connected(url, _either(key, tenant_id), what="a key") as api:
         api.call("DELETE", f"{_keys_path(tenant_id)}/{key_id}")
-    typer.echo(f"revoked {key_id}")
+    say(f"revoked {key_id}")
 
 
 def _limit(text: str) -> tuple[str, str | int | float]:

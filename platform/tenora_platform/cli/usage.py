@@ -18,6 +18,7 @@ from tenora_platform.cli.client import (
     show,
 )
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import say
 
 usage = typer.Typer(no_args_is_help=True)
 
@@ -99,7 +100,7 @@ def reconcile(
     if rows or as_json:
         show(found, columns, as_json=as_json, rows=rows)
     if not as_json:
-        typer.echo(_summary(run), err=True)
+        say(_summary(run), err=True)
     if not found["settled"] or not run["agrees"]:
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ import typer
 
 from tenora_platform.cli.client import show
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.output import say
 
 if TYPE_CHECKING:
     from tenora_platform.db import DatabaseUrls
@@ -67,7 +68,7 @@ def rebuild(month: Month, data_dir: DataDir = None, as_json: AsJson = False) -> 
     ]
     if rows or as_json:
         show(rows, _COLUMNS, as_json=as_json)
-    typer.echo(f"{month}: the sums were recalculated from the events. {_summary(rows)}", err=True)
+    say(f"{month}: the sums were recalculated from the events. {_summary(rows)}", err=True)
 
 
 def _summary(changed: list[dict[str, object]]) -> str:

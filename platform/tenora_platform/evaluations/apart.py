@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_platform.evaluations.scoring import SchemaError, chosen, fits_schema, validator
 
 
@@ -44,7 +44,7 @@ def _compiled(asked: Compile) -> Verdict:
         try:
             validator(schema)
         except (SchemaError, RecursionError) as error:
-            return Verdict(place=place, error=printable(error))
+            return Verdict(place=place, error=brief(error))
     return Verdict()
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_platform.evaluations.scoring import Scoring
 from tenora_platform.schemas import Body, IdItem, ListPage
 
@@ -66,7 +66,7 @@ class EvaluationCreate(Body):
             try:
                 found.append(json.loads(line))
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number} is not JSON: {printable(error)}") from error
+                raise ValueError(f"line {number} is not JSON: {brief(error)}") from error
             if len(found) > ITEMS_MAX:
                 raise ValueError(f"has more than {ITEMS_MAX} lines")
         return _few_messages(found)

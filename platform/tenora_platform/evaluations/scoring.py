@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import jsonschema_rs
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 
 Scoring = Literal["exact", "contains", "choice", "json_schema", "loglikelihood"]
 SCORINGS: tuple[Scoring, ...] = get_args(Scoring)
@@ -68,4 +68,4 @@ def validator(schema: str) -> Any:
             pattern_options=jsonschema_rs.RegexOptions(),
         )
     except (ValueError, jsonschema_rs.ValidationError) as error:
-        raise SchemaError(printable(str(error).partition("\n")[0])) from error
+        raise SchemaError(brief(str(error).partition("\n")[0])) from error

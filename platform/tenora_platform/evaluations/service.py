@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.evaluations import repository, schemas
@@ -246,7 +246,7 @@ def _checked(body: EvaluationCreate, item: Item, no: int) -> dict[str, Any]:
         raise wrong("needs choices that include the expected answer")
     kept = item.model_dump(by_alias=True, exclude_none=True)
     if (odd := odd_in(kept, nul=True)) is not None:
-        raise wrong(f"cannot be kept: {printable(odd.place)} {odd.reason}")
+        raise wrong(f"cannot be kept: {brief(odd.place)} {odd.reason}")
     if _is_too_deep(kept):
         raise wrong("is nested too deeply")
     return kept

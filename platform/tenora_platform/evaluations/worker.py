@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_engine.errors import EngineError
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import (
     ApiError,
@@ -253,7 +253,7 @@ class EvaluationWorker:
         values: dict[str, Any] = {
             "answer": mended(found.answer),
             "score": found.score if error is None else None,
-            "error": None if error is None else printable(error),
+            "error": None if error is None else brief(error),
             "asking": False,
             "answered_at": datetime.now(UTC),
         }
@@ -264,7 +264,7 @@ class EvaluationWorker:
             await repository.put_answer(session, row, ask, **values)
 
     async def _end(self, row: EvaluationRow, state: str, error: str | None = None) -> None:
-        now, error = datetime.now(UTC), None if error is None else printable(error)
+        now, error = datetime.now(UTC), None if error is None else brief(error)
         async with self._state.db.admin_session() as session:
             moved = await repository.move(
                 session, row.id, OPEN, state=state, error=error, ended_at=now

@@ -13,7 +13,7 @@ import msgspec
 
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import ContextLengthError
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_engine.request import SamplingParams
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.text.stop_patterns import PatternError, StopPattern
@@ -266,7 +266,7 @@ def _stop_patterns(given: str | list[str] | None) -> tuple[StopPattern, ...]:
         return tuple(StopPattern(pattern) for pattern in dict.fromkeys(patterns))
     except PatternError as error:
         raise _invalid(
-            "stop_regex", f"A pattern of stop_regex cannot be used: {printable(error)}."
+            "stop_regex", f"A pattern of stop_regex cannot be used: {brief(error)}."
         ) from error
 
 

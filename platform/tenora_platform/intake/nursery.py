@@ -13,7 +13,6 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -22,6 +21,7 @@ import msgspec
 from pydantic import TypeAdapter
 
 from tenora_engine.config import LORA_MODULES, ModelInfo
+from tenora_engine.printable import write_traceback
 from tenora_engine.priority import stand_behind
 from tenora_platform.intake.check import CheckedAdapter, check_header
 from tenora_platform.intake.confinement import Confinement, confine, limit
@@ -149,9 +149,9 @@ def _check(check: Check, limits: Limits, fds: list[int]) -> NoReturn:
         status = OUT_OF_MEMORY
     except (OSError, ImportError):  # what was not imported before cannot be any more: ours to mend
         status = TROUBLE_READING
-        traceback.print_exc()
+        write_traceback()
     except BaseException:
-        traceback.print_exc()
+        write_traceback()
     finally:
         os._exit(status)
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel
 
-from tenora_engine.printable import MESSAGE_MAX, printable
+from tenora_engine.printable import MESSAGE_MAX, brief
 
-Words = Annotated[str, AfterValidator(partial(printable, most=MESSAGE_MAX))]
+Words = Annotated[str, AfterValidator(partial(brief, most=MESSAGE_MAX))]
 """Short and printable, whatever they quote."""
 
 

@@ -14,19 +14,16 @@ from tenora_platform.invoices.currency import plain, shown
 from tenora_platform.invoices.lines import LineKind
 from tenora_platform.invoices.period import PeriodName, end_of, name_of
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoicePaymentRow, InvoiceRow
+from tenora_platform.plain_text import ONE_LINE, SEVERAL_LINES
 from tenora_platform.schemas import Body, IdItem, ListPage
 from tenora_platform.times import BodyTime
 
 Kind = Literal["invoice", "credit_note"]
 Status = Literal["draft", "final", "void"]
-Text = Annotated[
-    str, StringConstraints(strip_whitespace=True, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
-]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200, pattern=ONE_LINE)]
 Lines = Annotated[  # the only control character is the newline
     str,
-    StringConstraints(
-        strip_whitespace=True, max_length=1000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f]*$"
-    ),
+    StringConstraints(strip_whitespace=True, max_length=1000, pattern=SEVERAL_LINES),
 ]
 Reason = Annotated[Text, Field(min_length=1)]
 UNITS = {

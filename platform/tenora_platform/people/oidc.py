@@ -24,6 +24,7 @@ from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
 
 from tenora_platform.errors import ApiError, BadRequestError, UnauthorizedError, UnavailableError
+from tenora_platform.plain_text import without_hidden
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
@@ -253,14 +254,15 @@ async def _get(client: Any, url: str, *, withhold_token: bool = True) -> dict[st
 
 def _identity(issuer: str, claims: Mapping[str, Any], said: Mapping[str, Any]) -> Identity:
     both = {**said, **claims}
-    email = both.get("email")
-    name = both.get("name")
+    email = str(both.get("email") or "")
+    name = without_hidden(str(both.get("name") or ""))
     return Identity(
         issuer=issuer,
         subject=str(claims["sub"]),
-        email=str(email)[:320] if email else None,
+        # One with hidden characters is nobody's: without them it could be somebody else's.
+        email=email[:320] if email and without_hidden(email) == email else None,
         email_verified=both.get("email_verified") is True,
-        name=str(name)[:200] if name else None,
+        name=name[:200] or None,
     )
 
 

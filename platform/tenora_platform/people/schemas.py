@@ -10,12 +10,11 @@ from pydantic import Field, StringConstraints
 from tenora_platform.contexts import Scope
 from tenora_platform.operators.roles import Role
 from tenora_platform.people.rights import MemberRole
+from tenora_platform.plain_text import EMAIL
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 from tenora_platform.times import DAY_S
 
-Email = Annotated[
-    str, StringConstraints(max_length=320, strip_whitespace=True, pattern=r"^[^\s@]+@[^\s@]+$")
-]
+Email = Annotated[str, StringConstraints(max_length=320, strip_whitespace=True, pattern=EMAIL)]
 Token = Annotated[str, StringConstraints(max_length=200)]
 Lasts = Annotated[int, Field(ge=60, le=30 * DAY_S)]
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_engine.request import AdapterRef, Tenant
 from tenora_engine.text.chat_template import Renders
 from tenora_platform.canary.tables import CanaryRow
@@ -152,7 +152,7 @@ class Prober:
                 state="failed" if is_last else "waiting",
                 attempts=attempts + 1,
                 next_at=datetime.now(UTC) + RETRY_AFTER * 2**attempts,
-                error=printable(error),
+                error=brief(error),
             )
             if is_sick:
                 await sick.warn(session, version.id)

@@ -10,7 +10,7 @@ from typing import Protocol
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_platform.errors import BadRequestError
 
 PARTS_MAX = 16
@@ -142,7 +142,7 @@ async def read_multipart(
                     await sink.settle()
         parser.finalize()
     except FormParserError as error:
-        raise BadRequestError(f"The multipart body is not valid: {printable(error)}") from error
+        raise BadRequestError(f"The multipart body is not valid: {brief(error)}") from error
     if not reader.complete:
         raise BadRequestError("The multipart body is incomplete.")
     return reader.seen

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, Text, cast, delete, func, or_, select, update
+from sqlalchemy import ARRAY, Select, Text, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
@@ -112,11 +112,11 @@ async def stored_bytes(session: AsyncSession, tenant_id: str, besides: str | Non
     return int(await session.scalar(select(total)) or 0)
 
 
-async def open_uploads(session: AsyncSession, tenant_id: str, now: datetime) -> int:
-    query = select(func.count()).where(
+def open_uploads(tenant_id: str, now: datetime) -> Select[tuple[int]]:
+    """How many there are."""
+    return select(func.count()).where(
         UploadRow.tenant_id == tenant_id, UploadRow.status.in_(OPEN), UploadRow.expires_at > now
     )
-    return int(await session.scalar(query) or 0)
 
 
 async def uploads_going_on(

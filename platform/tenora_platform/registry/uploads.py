@@ -14,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.auth import TenantContext
+from tenora_platform.counted import refuse_more
 from tenora_platform.errors import (
     BadRequestError,
     ConflictError,
@@ -22,7 +23,6 @@ from tenora_platform.errors import (
     TooLargeError,
 )
 from tenora_platform.ids import new_id
-from tenora_platform.locks import lock
 from tenora_platform.registry import repository
 from tenora_platform.registry.incoming import IncomingObject, ReceivedWeights, incoming
 from tenora_platform.registry.quota import Room, check_storage, storage_exceeded, storage_left
@@ -129,13 +129,18 @@ class Uploads:
         self._storage.require_room(body.bytes)
         tenant_id, now = self._tenant.tenant_id, datetime.now(UTC)
         async with self._session() as session:
-            await lock(session, f"registry:{tenant_id}")
-            if await repository.open_uploads(session, tenant_id, now) >= OPEN_UPLOADS_MAX:
-                raise QuotaExceededError(
+            await refuse_more(
+                session,
+                "registry",  # as whoever counts the bytes
+                tenant_id,
+                repository.open_uploads(tenant_id, now),
+                OPEN_UPLOADS_MAX,
+                lambda: QuotaExceededError(
                     f"{OPEN_UPLOADS_MAX} uploads are open, which is the maximum. Complete "
                     "or cancel one first.",
                     code="upload_limit_reached",
-                )
+                ),
+            )
             await check_storage(session, self._tenant, body.bytes, param="bytes")
             row = UploadRow(
                 id=new_id("upload"),

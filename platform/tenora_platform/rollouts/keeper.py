@@ -13,7 +13,7 @@ import structlog
 from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_platform.evaluations.comparison import compared
 from tenora_platform.events import repository as events
 from tenora_platform.locks import try_lock
@@ -76,7 +76,7 @@ class RolloutKeeper:
             evidence = await evidence_of(self._state.outcomes, row, now.timestamp())
             answered = await self._state.outcomes.answered(of, row.version)
         except RedisError as error:
-            await self._hold(row, now, f"Redis does not answer: {printable(error)}")
+            await self._hold(row, now, f"Redis does not answer: {brief(error)}")
             return
         async with self._state.db.admin_session() as session:
             adapter = await repository.adapter_of(session, row.adapter_id)
@@ -184,7 +184,7 @@ def _note_held(row: RolloutRow, now: datetime, reason: str) -> None:
     if row.held_since is None:
         row.held_since = now
         _log.warning("rollout paused", rollout=row.id, reason=reason)
-    row.held_reason = printable(reason)
+    row.held_reason = brief(reason)
 
 
 def _resume(row: RolloutRow, now: datetime, answered: int) -> None:

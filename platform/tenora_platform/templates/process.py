@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tenora_engine.errors import EngineError
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_engine.text.chat_template import ChatTemplate
 
 
@@ -43,7 +43,7 @@ def rendered(question: Question) -> Answer:
         text = render(question.messages, question.characters_most, **question.arguments)
         return Answer(text=text, compiled=compiled)
     except EngineError as error:
-        return Answer(error=printable(error))
+        return Answer(error=brief(error))
     except (MemoryError, RecursionError) as error:
         return Answer(
             error=(f"it needs more memory or recursion than allowed ({type(error).__name__})")

@@ -12,7 +12,7 @@ import msgspec
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.fair_cache import FairCache
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
 from tenora_engine.text.chat_template import CHARACTERS_MAX
 from tenora_platform.apart.client import Apart, ApartUnavailableError
 from tenora_platform.apart.tasks import TEMPLATE
@@ -39,7 +39,7 @@ class Renderer:
         answer = self._answer(msgspec.structs.replace(question, compiled=known))
         if answer.text is None:
             raise InvalidRequestError(
-                f"the chat template could not be rendered: {printable(answer.error)}", _PARAM
+                f"the chat template could not be rendered: {brief(answer.error)}", _PARAM
             )
         if known is None and owner is not None and answer.compiled is not None:
             self._keep(owner, tenant_id, answer.compiled)
@@ -65,7 +65,7 @@ class Renderer:
             ) from error
         except (OverflowError, UnicodeEncodeError) as error:
             raise InvalidRequestError(
-                f"a value cannot be given to a chat template: {printable(error)}", _PARAM
+                f"a value cannot be given to a chat template: {brief(error)}", _PARAM
             ) from error
         try:
             return msgspec.msgpack.decode(raw, type=Answer)

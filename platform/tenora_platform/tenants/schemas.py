@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tenora_engine.request import LateAction
 from tenora_platform.auth import BudgetAction, PlanTerms, Scope, Tier
+from tenora_platform.plain_text import WITHOUT_SPACES
 from tenora_platform.schemas import Body, IdItem, ListPage, Name, PreviousSecret
 from tenora_platform.times import BodyTime
 
@@ -21,7 +22,7 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 LargeCount = Annotated[int, Field(ge=0, lt=2**53)]  # exact in JSON and in Redis's Lua
 KeyModels = Annotated[
     # The base model's id, `name` with all its versions and aliases, or one `name@3`, `name@alias`.
-    list[Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x20\x7f]+$")]],
+    list[Annotated[str, StringConstraints(max_length=200, pattern=WITHOUT_SPACES)]],
     Field(min_length=1, max_length=100),
 ]
 KeyScopes = Annotated[list[Scope], Field(min_length=1)]

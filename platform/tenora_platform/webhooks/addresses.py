@@ -4,12 +4,12 @@ is the one that is connected to, so that no name leads into the operator's own n
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import brief
+from tenora_platform.webhooks.resolver import Resolver
 
 Address = IPv4Address | IPv6Address
 
@@ -56,7 +56,7 @@ def parse(url: str, *, private: bool) -> tuple[str, str, int, str]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise BadAddressError(f"This is not a URL: {printable(error)}.") from None
+        raise BadAddressError(f"This is not a URL: {brief(error)}.") from None
     schemes = ("https", "http") if private else ("https",)
     if parts.scheme not in schemes or not parts.hostname:
         raise BadAddressError(
@@ -89,17 +89,20 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-async def target_of(url: str, *, private: bool) -> Target:
-    """Look the name up now. Raises BadAddressError for an address that is not public, unless
-    `private`, and for a name that nobody knows."""
+async def target_of(url: str, resolver: Resolver, owner: str, *, private: bool) -> Target:
+    """Look the name up now, as one of the `owner`'s. Raises BadAddressError for an address that is
+    not public, unless `private`, and for a name that nobody knows."""
     scheme, host, port, path = parse(url, private=private)
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_RESOLVE_S):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError, TimeoutError) as error:
-        raise BadAddressError(f"{host} could not be resolved: {error or 'too slow'}.") from None
-    addresses = [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+            found = await resolver.addresses(owner, host, port)
+    except TimeoutError:
+        raise BadAddressError(
+            f"{host} could not be resolved: no answer within {_RESOLVE_S:.0f} s."
+        ) from None
+    except (OSError, UnicodeError) as error:
+        raise BadAddressError(f"{host} could not be resolved: {error}.") from None
+    addresses = [ip_address(each) for each in found]
     allowed = addresses if private else [each for each in addresses if is_public(each)]
     if len(allowed) < len(addresses) or not allowed:
         # One that is not: whoever owns the name may be trying.

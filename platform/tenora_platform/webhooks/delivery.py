@@ -26,7 +26,12 @@ from tenora_platform.webhooks.tables import WebhookDeliveryRow, WebhookEndpointR
 RETRY_S = (5, 30, 300, 1800, 7200, 18_000, 28_800, 36_000)
 """Before each attempt after the first; in all 25 hours and 40 minutes."""
 JITTER = 0.2
-AT_ONCE = 32
+AT_ONCE = 128  # of one process
+OF_ENDPOINT, OF_TENANT = 4, 8
+"""Deliveries in flight, over all processes: a receiver that hangs holds no more of the places."""
+FOR_FIRST = AT_ONCE // 2
+"""Places that only a tenant without any other delivery in flight gets: as many receivers of as many
+tenants as that must hang before anybody waits for them."""
 LEASE_S = 3 * TIMEOUT_S
 EVERY_S = 1.0
 _EVENTS = 200
@@ -37,12 +42,18 @@ class WebhookWorker:
     """One runs in each worker."""
 
     def __init__(
-        self, db: Database, secret: ServerSecret, metrics: Metrics, *, private: bool
+        self,
+        db: Database,
+        secret: ServerSecret,
+        metrics: Metrics,
+        *,
+        private: bool,
+        sender: Sender | None = None,
     ) -> None:
         self._db = db
         self._box = signing.SecretBox(secret)
         self._metrics = metrics
-        self._sender = Sender(private=private)
+        self._sender = sender or Sender(private=private)
         self._sending: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -64,11 +75,10 @@ class WebhookWorker:
                     )
                     busy = False
                 if not busy:
-                    await asyncio.sleep(EVERY_S)
+                    await self._something_ends()
         finally:
             for task in self._sending:
                 task.cancel()
-            await self._sender.close()
 
     async def step(self) -> bool:
         """Fan out what is new and begin to send what is due, as far as there is room; whether there
@@ -77,16 +87,28 @@ class WebhookWorker:
             events = await repository.fan_out(session, _EVENTS)
         room = AT_ONCE - len(self._sending)
         if not room:
-            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-            return True
+            return bool(events)
+        wanted = repository.Claim(
+            of_endpoint=OF_ENDPOINT,
+            of_tenant=OF_TENANT if room > FOR_FIRST else 1,
+            limit=room - FOR_FIRST if room > FOR_FIRST else room,
+            lease_s=LEASE_S,
+        )
         async with self._db.admin_session() as session:
-            ids = await repository.claim(session, limit=room, lease_s=LEASE_S)
+            ids = await repository.claim(session, wanted)
             due = await repository.to_send(session, ids) if ids else []
         for each in due:
             task = asyncio.create_task(self._deliver(*each))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
         return bool(events or due)
+
+    async def _something_ends(self) -> None:
+        """For a moment at most: where one ends, the next of its endpoint may begin."""
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(EVERY_S)
 
     async def settled(self) -> None:
         """Until nothing is being sent."""
@@ -123,7 +145,8 @@ class WebhookWorker:
             return Outcome(None, "its secret was created under another server secret; rotate it")
         body = body_of(event)
         headers = signing.headers(opened, event.id, int(now.timestamp()), body)
-        return await self._sender.send(endpoint.url, headers, body)
+        owner = endpoint.tenant_id or ""
+        return await self._sender.send(endpoint.url, headers, body, owner=owner)
 
     async def _settle(
         self, row: WebhookDeliveryRow, endpoint: WebhookEndpointRow, outcome: Outcome

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import ARRAY, Text, any_, delete, func, literal, or_, select, text, update
+from sqlalchemy import ARRAY, Select, Text, any_, delete, func, literal, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,6 +14,7 @@ from tenora_platform import paging
 from tenora_platform.events.tables import EventRow
 from tenora_platform.ids import new_id
 from tenora_platform.live.noticing import note
+from tenora_platform.locks import lock
 from tenora_platform.webhooks.tables import (
     WebhookDeliveryRow,
     WebhookEndpointRow,
@@ -32,10 +33,6 @@ class DeliveriesWanted:
     oldest_first: bool = False
 
 
-AT_ONCE_OF_ONE = 4
-"""Deliveries to one endpoint that are claimed at a time: a slow one keeps no other waiting."""
-
-
 async def get_endpoint(
     session: AsyncSession, endpoint_id: str, tenant_id: str | None, *, lock: bool = False
 ) -> WebhookEndpointRow | None:
@@ -49,6 +46,14 @@ async def get_endpoint(
         query.with_for_update() if lock else query
     )
     return found
+
+
+def endpoints_there(tenant_id: str | None) -> Select[tuple[int]]:
+    """How many it has."""
+    return select(func.count()).where(
+        WebhookEndpointRow.tenant_id.is_not_distinct_from(tenant_id),
+        WebhookEndpointRow.deleted_at.is_(None),
+    )
 
 
 async def list_endpoints(
@@ -173,30 +178,70 @@ def tell_owners(session: AsyncSession, tenant_ids: Iterable[str | None]) -> None
     note(session, ["webhooks"], {each for each in tenant_ids if each is not None})
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """How much a worker takes: `limit` deliveries, and of an endpoint and a tenant no more than
+    these, with what any worker has in flight of theirs."""
+
+    of_endpoint: int
+    of_tenant: int
+    limit: int
+    lease_s: float
+
+
+_ANY_DUE = text(
+    "select exists (select 1 from webhook_deliveries where state = 'waiting' and next_at <= now())"
+)
+# Tenants in turn: everybody's first place comes before anybody's second, and what is in flight has
+# its tenant's first places. Endpoints are walked one by one, by the index, so that what this costs
+# does not grow with one of them's backlog.
 _CLAIM = text(
     """
-    WITH ranked AS (
-      SELECT id, row_number() OVER (PARTITION BY endpoint_id ORDER BY next_at, id) AS place
-        FROM (SELECT id, endpoint_id, next_at FROM webhook_deliveries
-               WHERE state = 'waiting' AND next_at <= now()
-               ORDER BY next_at LIMIT 1000) AS due
+    WITH RECURSIVE endpoints AS (
+      (SELECT endpoint_id FROM webhook_deliveries
+        WHERE state = 'waiting' ORDER BY endpoint_id LIMIT 1)
+      UNION ALL
+      SELECT (SELECT d.endpoint_id FROM webhook_deliveries d
+               WHERE d.state = 'waiting' AND d.endpoint_id > endpoints.endpoint_id
+               ORDER BY d.endpoint_id LIMIT 1)
+        FROM endpoints WHERE endpoints.endpoint_id IS NOT NULL
+    ), in_flight AS MATERIALIZED (
+      SELECT endpoint_id, tenant_id FROM webhook_deliveries WHERE claimed_until > now()
+    ), due AS (
+      SELECT found.*,
+             row_number() OVER (PARTITION BY found.endpoint_id ORDER BY found.next_at, found.id)
+             + (SELECT count(*) FROM in_flight f WHERE f.endpoint_id = found.endpoint_id) AS place
+        FROM endpoints, LATERAL (
+          SELECT d.id, d.endpoint_id, d.tenant_id, d.next_at FROM webhook_deliveries d
+           WHERE d.endpoint_id = endpoints.endpoint_id AND d.state = 'waiting'
+             AND d.next_at <= now() AND (d.claimed_until IS NULL OR d.claimed_until <= now())
+           ORDER BY d.next_at LIMIT :of_endpoint) AS found
+    ), ranked AS (
+      SELECT due.id,
+             row_number() OVER (PARTITION BY due.tenant_id ORDER BY due.place, next_at, due.id)
+             + (SELECT count(*) FROM in_flight f
+                 WHERE f.tenant_id IS NOT DISTINCT FROM due.tenant_id) AS place
+        FROM due WHERE due.place <= :of_endpoint
     ), claimed AS (
       SELECT d.id FROM webhook_deliveries d JOIN ranked USING (id)
-       WHERE ranked.place <= :of_one AND d.state = 'waiting' AND d.next_at <= now()
-       ORDER BY d.next_at LIMIT :limit FOR UPDATE OF d SKIP LOCKED
+       WHERE ranked.place <= :of_tenant AND d.state = 'waiting' AND d.next_at <= now()
+       ORDER BY ranked.place, d.next_at LIMIT :limit FOR UPDATE OF d SKIP LOCKED
     )
     UPDATE webhook_deliveries d
-       SET next_at = now() + make_interval(secs => :lease_s), attempts = attempts + 1
+       SET claimed_until = now() + make_interval(secs => :lease_s),
+           next_at = now() + make_interval(secs => :lease_s), attempts = attempts + 1
       FROM claimed WHERE d.id = claimed.id
     RETURNING d.id
     """
 )
 
 
-async def claim(session: AsyncSession, *, limit: int, lease_s: float) -> list[str]:
+async def claim(session: AsyncSession, wanted: Claim) -> list[str]:
     """Deliveries that are due, for whoever asked alone and for so long; each counts as tried."""
-    values = {"limit": limit, "of_one": AT_ONCE_OF_ONE, "lease_s": lease_s}
-    return list((await session.execute(_CLAIM, values)).scalars())
+    if not await session.scalar(_ANY_DUE):
+        return []
+    await lock(session, "webhooks")  # two workers would both find the last place free
+    return list((await session.execute(_CLAIM, asdict(wanted))).scalars())
 
 
 async def to_send(
@@ -212,7 +257,15 @@ async def to_send(
 
 
 async def settle(session: AsyncSession, row: WebhookDeliveryRow, **values: object) -> None:
-    """What became of an attempt, unless it was claimed anew since (its lease had ended)."""
+    """What became of an attempt, unless it was claimed anew since (its lease had ended). Where
+    somebody wants it sent again meanwhile, only its place is free."""
+    await session.execute(
+        update(WebhookDeliveryRow)
+        .where(
+            WebhookDeliveryRow.id == row.id, WebhookDeliveryRow.claimed_until == row.claimed_until
+        )
+        .values(claimed_until=None)
+    )
     await session.execute(
         update(WebhookDeliveryRow)
         .where(

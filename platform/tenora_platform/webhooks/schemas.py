@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from tenora_platform.plain_text import ONE_LINE
 from tenora_platform.schemas import Body, IdItem, ListPage
 
 EVENT_TYPES = (
@@ -31,7 +32,7 @@ Type = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}(\.[a-z0-9_]{1
 Types = Annotated[list[Type], Field(min_length=1, max_length=50)]
 Url = Annotated[str, Field(min_length=1, max_length=2000)]
 Description = Annotated[
-    str, StringConstraints(strip_whitespace=True, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
+    str, StringConstraints(strip_whitespace=True, max_length=200, pattern=ONE_LINE)
 ]
 State = Literal["waiting", "delivered", "dead"]
 

@@ -1,5 +1,5 @@
 """Sends one webhook: to the address that was checked, within a time, reading no more of the answer
-than is kept of it. It knows no rows."""
+than is kept of it, and keeping nothing of it for the next. It knows no rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import httpx
 
+from tenora_engine.printable import brief, printable
 from tenora_platform.webhooks.addresses import BadAddressError, target_of
+from tenora_platform.webhooks.resolver import Resolver
 
 TIMEOUT_S = 20.0  # in all; the specification recommends 15 to 30
 ANSWER_BYTES_MAX = 1000
@@ -36,33 +38,44 @@ class Outcome:
 
 
 class Sender:
-    """One of a process. Follows no redirects and no proxies of the environment."""
+    """One of a process; each delivery has a client of its own, for what a client keeps (cookies,
+    connections, credentials) would go from one tenant's receiver to another's. Follows no
+    redirects and no proxies of the environment."""
 
-    def __init__(self, *, private: bool) -> None:
+    def __init__(self, *, private: bool, resolver: Resolver | None = None) -> None:
         self._private = private
-        limits = httpx.Limits(max_connections=100, max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(
-            timeout=TIMEOUT_S, limits=limits, trust_env=False, follow_redirects=False
-        )
+        self._resolver = resolver or Resolver()
+        # Reading the certificates takes 20 ms. A context keeps no sessions: Python's clients resume
+        # one only if they are given it.
+        self._tls = httpx.create_ssl_context(trust_env=False)
 
-    async def close(self) -> None:
-        await self._http.aclose()
-
-    async def send(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-        """Never raises for what the other side does."""
+    async def send(self, url: str, headers: dict[str, str], body: bytes, *, owner: str) -> Outcome:
+        """Never raises for what the other side does. `owner`: the endpoint's tenant."""
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                return await self._send(url, headers, body)
+            async with asyncio.timeout(TIMEOUT_S), self._client() as http:
+                return await self._send(http, owner, url, headers, body)
         except BadAddressError as error:
             return Outcome(None, str(error))
         except TimeoutError:
             return Outcome(None, f"no answer within {TIMEOUT_S:.0f} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            return Outcome(None, f"{type(error).__name__}: {error}"[:ANSWER_BYTES_MAX])
+            return Outcome(None, brief(f"{type(error).__name__}: {error}"))
 
-    async def _send(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-        target = await target_of(url, private=self._private)
-        request = self._http.build_request(
+    def _client(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=0)
+        return httpx.AsyncClient(
+            verify=self._tls,
+            timeout=TIMEOUT_S,
+            limits=limits,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def _send(
+        self, http: httpx.AsyncClient, owner: str, url: str, headers: dict[str, str], body: bytes
+    ) -> Outcome:
+        target = await target_of(url, self._resolver, owner, private=self._private)
+        request = http.build_request(
             "POST",
             target.url,
             content=body,
@@ -75,7 +88,7 @@ class Sender:
             },
             extensions={"sni_hostname": target.host},  # TLS checks the name, not the address
         )
-        answer = await self._http.send(request, stream=True)
+        answer = await http.send(request, stream=True)
         try:
             start = b""
             if not answer.is_success:
@@ -91,7 +104,7 @@ class Sender:
 def _outcome(answer: httpx.Response, start: bytes) -> Outcome:
     if answer.is_success:
         return Outcome(answer.status_code, None)
-    text = start.decode(errors="replace").replace("\0", "")
+    text = printable(start.decode(errors="replace"))[:ANSWER_BYTES_MAX]
     after = answer.headers.get("retry-after", "")
     wait_s = min(float(after), _RETRY_AFTER_S_MAX) if after.isascii() and after.isdigit() else None
     return Outcome(answer.status_code, f"status {answer.status_code}: {text}".strip(), wait_s)

@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.audit.service import AuditLog
+from tenora_platform.audit.service import OPERATOR, AuditLog
+from tenora_platform.counted import refuse_more
 from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.ids import new_id
 from tenora_platform.webhooks import repository
@@ -54,12 +55,17 @@ class WebhookService:
     async def create(self, body: EndpointCreate) -> NewWebhookEndpoint:
         """Raises BadRequestError for a URL that nothing is sent to, ConflictError for too many."""
         self._check(body.url)
-        there = await repository.list_endpoints(self.session, self.tenant_id, limit=ENDPOINTS_MAX)
-        if len(there) >= ENDPOINTS_MAX:
-            raise ConflictError(
+        await refuse_more(
+            self.session,
+            "webhook_endpoints",
+            self.tenant_id or OPERATOR,
+            repository.endpoints_there(self.tenant_id),
+            ENDPOINTS_MAX,
+            lambda: ConflictError(
                 f"There are already {ENDPOINTS_MAX} endpoints, the maximum. Delete one first.",
                 code="too_many_endpoints",
-            )
+            ),
+        )
         secret = new_secret()
         row = WebhookEndpointRow(
             id=new_id("webhook"),

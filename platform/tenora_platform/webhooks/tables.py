@@ -33,7 +33,8 @@ class WebhookEndpointRow(Base):
 
 
 class WebhookDeliveryRow(Base):
-    """One event for one endpoint. `next_at` of one that is being sent is when it counts as lost."""
+    """One event for one endpoint. One that is being sent is claimed until it counts as lost; its
+    `next_at` is then the same time."""
 
     __tablename__ = "webhook_deliveries"
 
@@ -44,6 +45,7 @@ class WebhookDeliveryRow(Base):
     state: Mapped[str] = mapped_column(Text, server_default="waiting")  # delivered, dead
     attempts: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     next_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    claimed_until: Mapped[datetime | None] = mapped_column(_Time)
     last_at: Mapped[datetime | None] = mapped_column(_Time)
     last_status: Mapped[int | None] = mapped_column(SmallInteger)
     last_error: Mapped[str | None] = mapped_column(Text)
