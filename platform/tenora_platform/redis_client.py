@@ -70,12 +70,12 @@ def open_redis(url: str, removed: Callable[[int], object] | None = None) -> Redi
     on it is sent again. What has taken too long is not: it may be under way. `removed` is told of
     keys that held what is not ours."""
     backoff = ExponentialBackoff(cap=0.2, base=0.02)
-    client: RequestRedis = RequestRedis.from_url(
+    client = RequestRedis.from_url(
         url,
         socket_connect_timeout=2,
         socket_timeout=ANSWER_S,
         retry=Retry(backoff, retries=2, supported_errors=(RedisConnectionError,)),
     )
-    if removed is not None:
+    if removed is not None and isinstance(client, RequestRedis):
         client.removed = removed
     return client

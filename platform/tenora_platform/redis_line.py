@@ -119,8 +119,8 @@ class _MendingPipeline(Pipeline):
             if isinstance(answer, ResponseError) and is_damage(answer):
                 args, options = commands[at]
                 await self._client.remove_damaged(args, answer)
-                options.pop("keys", None)
-                answers[at] = await self._client.execute_command(*args, **options)
+                more = {name: each for name, each in options.items() if name != "keys"}
+                answers[at] = await self._client.execute_command(*args, **more)
         if raise_on_error:
             self.raise_first_error(commands, answers)
         return answers

@@ -57,6 +57,7 @@ class Strangers:
         self._router.disable_monitor()
         if self._thread.ident is not None:
             self._thread.join()
+        self._monitor.close(linger=0)
 
     def _watch(self) -> None:
         try:
