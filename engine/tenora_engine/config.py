@@ -84,6 +84,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     shared_adapter_ttl_s: int = 3600
     loader_threads: int = 2
     redis_url: str | None = None  # the shared tier; None = skip it
+    redis_key: bytes = b""  # 32 secret bytes, the same for all engines that share it
     object_store: str | None = None  # path or URL of the store that holds adapters by digest
     outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
     max_grammar_bytes: int = 64 * 1024  # the largest text of a request's grammar

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from tenora_engine.config import CPU_MEMORY_BYTES
 
 ROOT = Path("/")
+OPEN_FILES_MAX = 65_536
 _OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo writes spaces
 
 
@@ -72,6 +74,17 @@ def this_machine(root: Path = ROOT) -> Machine:
 def usable_cpus() -> int:
     """Threads that this process should compute with."""
     return this_machine().cpus
+
+
+def raise_open_files() -> int:
+    """Raise this process's soft limit of open files to the hard one, OPEN_FILES_MAX at most;
+    returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def default_memory_bytes(machine: Machine) -> int:

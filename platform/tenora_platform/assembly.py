@@ -45,7 +45,7 @@ from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.receipts.stored_responses import ResponseStore
 from tenora_platform.reconciliation.told import Proof
-from tenora_platform.redis_client import open_redis
+from tenora_platform.redis_client import open_redis, redis_seal
 from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
@@ -83,8 +83,9 @@ def build_state(
         )
     secret = settings.server_secret()
     installation = Installation(settings.installation)
-    redis = open_redis(settings.redis_url)
-    changes = Changes(redis)
+    redis = open_redis(settings.redis_url, metrics.redis_rejected.labels("counter").inc)
+    seal = redis_seal(secret, lambda kind: metrics.redis_rejected.labels(kind).inc())
+    changes = Changes(redis, seal)
     db = Database(
         database_urls(settings.database_url, secret, installation),
         connections=settings.database_connections,
@@ -100,7 +101,7 @@ def build_state(
         more = {"unbilled": unbilled.counted, "proof": proof.told, "store": store.told}
         return [replace(process, outages=dict(outages), **more)]
 
-    presence = Presence(redis, said)
+    presence = Presence(redis, seal, said)
     metrics.show_processes(presence, lambda: unbilled.counted or presence.unbilled)
     metrics.show_proof(lambda: proof.told or presence.proof)
     metrics.show_store(lambda: store.told or presence.store)
@@ -127,6 +128,7 @@ def build_state(
         secret=secret,
         db=db,
         redis=redis,
+        seal=seal,
         objects=objects,
         store=store,
         probes=Probes(
@@ -140,6 +142,7 @@ def build_state(
             db=db,
             redis=redis,
             secret=secret,
+            seal=seal,
             admins=AdminKeys(db, secret, admin_key_hashes(settings, secret)),
             sessions=Sessions(
                 db, secret, idle_s=settings.session_idle_s, max_s=settings.session_max_s
@@ -147,7 +150,7 @@ def build_state(
             cache_s=settings.auth_cache_s,
         ),
         attempts=SignInAttempts(redis, metrics),
-        resolver=Resolver(db, redis, secret),
+        resolver=Resolver(db, redis, secret, seal),
         provider=provider_of(settings, secret),
         outcomes=Outcomes(redis),
         shadows=ShadowTasks(metrics),
@@ -180,8 +183,8 @@ def build_state(
         rejected=RejectedCalls(db, metrics),
         since=Since(redis),
         long_texts=LongTexts(),
-        flights=Flights(redis),
-        copies=UsageCopies(redis, metrics),
+        flights=Flights(redis, seal),
+        copies=UsageCopies(redis, seal, metrics),
         checker=Checker(),
         preflights=Checker(),
         upload_pace=Pace(settings.upload_share),

@@ -14,9 +14,11 @@ from redis.exceptions import RedisError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_engine.sealing import Seal
 from tenora_platform.budgets.tables import AccountBudgetRow
 from tenora_platform.contexts import SCOPES, Caps, TenantContext, plan_terms
 from tenora_platform.db import Database, enter_tenant
+from tenora_platform.epochs import epoch_of, new_epoch
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
 from tenora_platform.kept_keys import good_until, has_passed, note_use, of_prefix, verified
 from tenora_platform.keys import hash_key, key_prefix
@@ -34,13 +36,15 @@ from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 _EPOCH = "tenora:auth:epoch"
 _LOOK_UP_S = 60
 """Longer than any look-up in the database lasts."""
+_SEALED = "identity"
 _log = structlog.get_logger(__name__)
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A verified key or session as Redis keeps it. Good while `epoch` is still the current one."""
+    """A verified key or session as Redis keeps it, sealed. Good while `epoch` is still the current
+    one."""
 
-    epoch: str
+    epoch: bytes
     expires_at: datetime | None
     context: TenantContext
 
@@ -61,6 +65,7 @@ class Authenticator:
         db: Database,
         redis: Redis,
         secret: ServerSecret,
+        seal: Seal,
         admins: AdminKeys,
         sessions: Sessions,
         cache_s: int,
@@ -70,6 +75,7 @@ class Authenticator:
         self._db = db
         self._redis = redis
         self._secret = secret
+        self._seal = seal
         self._cache_s = cache_s
         self._flights: SingleFlight[TenantContext] = SingleFlight()
 
@@ -159,10 +165,10 @@ class Authenticator:
             return await self._of_row(session, key, prefix), until
 
     async def invalidate(self) -> None:
-        """Forget every remembered key, everywhere, now. One counter for all: such changes are
-        rare, and one counter cannot be missed by a look-up that is under way."""
+        """Forget every remembered key, everywhere, now. One epoch for all: such changes are
+        rare, and one epoch cannot be missed by a look-up that is under way."""
         try:
-            await self._redis.incr(_EPOCH)
+            await self._redis.set(_EPOCH, new_epoch())
         except RedisError as error:
             _log.warning(
                 "cached keys could not be invalidated", reason=str(error), stale_s=self._cache_s
@@ -252,7 +258,7 @@ class Authenticator:
 
     async def _recall(
         self, digest: str, over: str | None = None
-    ) -> tuple[str | None, _Known | None]:
+    ) -> tuple[bytes | None, _Known | None]:
         """The current epoch (None: Redis does not answer) and the remembered key, if still good."""
         if self._cache_s == 0:
             return None, None
@@ -262,28 +268,32 @@ class Authenticator:
         except RedisError as error:
             _log.warning("key cache not reachable", reason=str(error))
             return None, None
-        epoch = _bytes(raw_epoch).decode() if raw_epoch else "0"
-        if raw is None or is_over not in ([], [None]):
+        epoch = epoch_of(raw_epoch)
+        if is_over not in ([], [None]):
             return epoch, None
-        known = msgspec.msgpack.decode(_bytes(raw), type=_Known)
-        return epoch, known if known.epoch == epoch else None
+        known = self._opened(digest, raw)
+        return epoch, known if known is not None and known.epoch == epoch else None
+
+    def _opened(self, digest: str, raw: bytes | str | None) -> _Known | None:
+        """None too for what is not ours, which the next look-up replaces."""
+        content = self._seal.open(_SEALED, digest, raw)
+        try:
+            return None if content is None else msgspec.msgpack.decode(content, type=_Known)
+        except msgspec.MsgspecError:  # of another version
+            return None
 
     async def _remember(
-        self, digest: str, epoch: str | None, expires_at: datetime | None, context: TenantContext
+        self, digest: str, epoch: bytes | None, expires_at: datetime | None, context: TenantContext
     ) -> None:
         if epoch is None:
             return
         # The epoch was read before the rows were: a change in between has raised it since.
-        raw = msgspec.msgpack.encode(_Known(epoch, expires_at, context))
+        content = msgspec.msgpack.encode(_Known(epoch, expires_at, context))
+        raw = self._seal.close(_SEALED, digest, content, self._cache_s)
         try:
             await self._redis.set(_cache_key(digest), raw, ex=self._cache_s)
         except RedisError as error:
             _log.warning("key cache could not be written", reason=str(error))
-
-
-def _bytes(value: bytes | str) -> bytes:
-    """Redis gives bytes, as we connect; its types allow for both."""
-    return value if isinstance(value, bytes) else value.encode()
 
 
 def _over_key(session_hash: str) -> str:

@@ -8,7 +8,6 @@ import asyncio
 import fcntl
 import functools
 import json
-import resource
 import sys
 import termios
 import time
@@ -26,7 +25,6 @@ PROBE_CONNECTIONS = 32
 """Beyond the limits: connections that are taken all the same, for the probes alone."""
 FILES_KEPT = 512
 """Open files that are not connections of clients: database, Redis, uploads, the engine."""
-OPEN_FILES_MAX = 65_536
 HEAD_BYTES_MAX = 65_536
 _SETTLED_S = 1.0  # a connection younger than this may have a head that was not read yet
 _SWEEP_S = 1.0
@@ -44,16 +42,6 @@ class ConnectionLimits:
     head_s: float = 10.0
     body_rate: int = 1000
     body_window_s: float = 10.0
-
-
-def raise_open_files() -> int:
-    """Raise the soft limit of open files to the hard one, OPEN_FILES_MAX at most; returns it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 class Connections:

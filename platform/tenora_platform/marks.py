@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ _REDIS = (
     "in TENORA_REDIS_URL: add another database number (redis://host:6379/1), or use another server"
 )
 _STORE = "in TENORA_OBJECT_STORE: a prefix is enough (s3://bucket/prefix)"
+_MARK = re.compile(rb"[A-Za-z0-9._-]{1,64}/[0-9a-f]{16}")
 _LIFE_S = 7 * 24 * 3600  # after its last process; then the database is anybody's again
 _EVERY_S = 5.0  # how soon a Redis that was emptied is marked again
 
@@ -52,6 +54,8 @@ def claim_redis(url: str, mark: str) -> None:
     client = redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5)
     with contextlib.suppress(redis.RedisError), client:
         client.set(KEY, mark, nx=True, ex=_LIFE_S)
+        if not is_mark(client.get(KEY)):
+            client.set(KEY, mark, ex=_LIFE_S)
         compare(client.get(KEY), mark)
 
 
@@ -94,11 +98,19 @@ async def keep(redis: Redis, mark: str) -> None:
 async def look(redis: Redis, mark: str) -> None:
     """Mark it if nobody has. Raises TakenError or RedisError."""
     await redis.set(KEY, mark, nx=True, ex=_LIFE_S)
+    if not is_mark(await redis.get(KEY)):
+        await redis.set(KEY, mark, ex=_LIFE_S)
     compare(await redis.get(KEY), mark)
     await redis.expire(KEY, _LIFE_S)
 
 
+def is_mark(found: object) -> bool:
+    """Whether Redis' key holds what an installation writes there; the rest is nobody's."""
+    return isinstance(found, bytes) and _MARK.fullmatch(found) is not None
+
+
 def compare(found: object, mark: str) -> None:
     """What Redis' key holds with our own mark. Raises TakenError."""
-    if isinstance(found, bytes) and found.decode() != mark:
-        raise TakenError("Redis database", found.decode(), mark, _REDIS, f"key {KEY}")
+    if isinstance(found, bytes) and found != mark.encode():
+        holder = found.decode(errors="replace")
+        raise TakenError("Redis database", holder, mark, _REDIS, f"key {KEY}")

@@ -4,6 +4,7 @@ cache. It knows no keys."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -13,7 +14,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from tenora_engine.sealing import Seal
 from tenora_platform.redis_line import LineRedis
+from tenora_platform.secret import ServerSecret
 
 _PROBE_S = 0.2
 ANSWER_S = 3.0
@@ -58,13 +61,24 @@ class RequestRedis(LineRedis):
             return
 
 
-def open_redis(url: str) -> Redis:
+def redis_seal(secret: ServerSecret, rejected: Callable[[str], object] | None = None) -> Seal:
+    """Of what the platform's processes keep in Redis for each other and believe. The engines' has a
+    key of its own: an engine makes nobody's identity."""
+    key = secret.key("redis")
+    return Seal(key) if rejected is None else Seal(key, rejected)
+
+
+def open_redis(url: str, removed: Callable[[int], object] | None = None) -> Redis:
     """A client that gives up within seconds. A connection that is gone is made anew: what was sent
-    on it is sent again. What has taken too long is not: it may be under way."""
+    on it is sent again. What has taken too long is not: it may be under way. `removed` is told of
+    keys that held what is not ours."""
     backoff = ExponentialBackoff(cap=0.2, base=0.02)
-    return RequestRedis.from_url(
+    client = RequestRedis.from_url(
         url,
         socket_connect_timeout=2,
         socket_timeout=ANSWER_S,
         retry=Retry(backoff, retries=2, supported_errors=(RedisConnectionError,)),
     )
+    if removed is not None and isinstance(client, RequestRedis):
+        client.removed = removed
+    return client

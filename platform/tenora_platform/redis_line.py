@@ -7,11 +7,13 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import hiredis
+import structlog
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 from redis.asyncio.connection import Connection
 from redis.exceptions import (
     BusyLoadingError,
@@ -21,6 +23,8 @@ from redis.exceptions import (
     ResponseError,
     TimeoutError,
 )
+
+from tenora_engine.sealing import is_damage
 
 WAITING_MAX = 20_000
 """Commands that wait for their answers; more are refused, as if there were no connection."""
@@ -33,15 +37,20 @@ _NAMED: dict[str, type[ConnectionError] | type[ResponseError]] = {
     "READONLY": ReadOnlyError,
 }
 _EMPTY_RESPONSE = "EMPTY_RESPONSE"  # redis-py's own options, which are not a callback's
+_log = structlog.get_logger(__name__)
 
 
 class LineRedis(Redis):
     """As redis-py's client, but for `execute_command`: a pool gives each command a connection of
     its own, a hundred at most, and takes 55 us of a processor for it where this takes 8
     (docs/decisions/0024). EVAL is sent as EVALSHA. Not for commands that block, nor for what is
-    bound to a connection; `pipeline` and `pubsub` have theirs from the pool."""
+    bound to a connection; `pipeline` and `pubsub` have theirs from the pool.
+
+    What a command finds damaged (`is_damage`) is removed, and the command is sent again: all that
+    we keep in Redis can be missing. `removed` is told how many keys went."""
 
     _line: _Line | None = None
+    removed: Callable[[int], object] = staticmethod(lambda count: None)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Raises what redis-py raises. As there, what was under way when the connection broke is
@@ -56,16 +65,33 @@ class LineRedis(Redis):
             if self._line is not None:
                 self._line.renew()
             raise
-        except ResponseError:
+        except ResponseError as error:
             if _EMPTY_RESPONSE in options:
                 return options[_EMPTY_RESPONSE]
-            raise
+            if not is_damage(error):
+                raise
+            await self.remove_damaged(args, error)
+            answer = await self._answer_to(args)
         callback = self.response_callbacks.get(name)
         if callback is None:
             return answer
         for internal in (_EMPTY_RESPONSE, "keys"):
             options.pop(internal, None)
         return callback(answer, **options)
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        return _MendingPipeline(self, transaction, shard_hint)
+
+    async def remove_damaged(self, args: Sequence[Any], error: ResponseError) -> None:
+        """The keys of a command, which it could not work on."""
+        keys = _keys_of(args)
+        named = [
+            key if isinstance(key, str) else bytes(key).decode(errors="replace") for key in keys
+        ]
+        _log.warning("keys in Redis held what is not ours; removed", keys=named, reason=str(error))
+        if keys:
+            await self._answer_to(("UNLINK", *keys))
+        self.removed(len(keys))
 
     async def _answer_to(self, args: Sequence[Any]) -> Any:
         if self._line is None:
@@ -82,6 +108,34 @@ class LineRedis(Redis):
         if self._line is not None:
             await self._line.close()
         await super().aclose(close_connection_pool)
+
+
+class _MendingPipeline(Pipeline):
+    """As redis-py's, but for damaged keys: each of its commands is then sent again by itself."""
+
+    def __init__(self, client: LineRedis, transaction: bool, shard_hint: str | None) -> None:
+        super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
+        self._client = client
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Raises what redis-py raises."""
+        commands = list(self.command_stack)
+        answers = await super().execute(raise_on_error=False)
+        for at, answer in enumerate(answers):
+            if isinstance(answer, ResponseError) and is_damage(answer):
+                args, options = commands[at]
+                await self._client.remove_damaged(args, answer)
+                more = {name: each for name, each in options.items() if name != "keys"}
+                answers[at] = await self._client.execute_command(*args, **more)
+        if raise_on_error:
+            self.raise_first_error(commands, answers)
+        return answers
+
+
+def _keys_of(args: Sequence[Any]) -> list[Any]:
+    if args[0] in ("EVAL", "EVALSHA"):
+        return list(args[3 : 3 + int(args[2])])
+    return list(args[1:2])
 
 
 _HASHES: dict[str, str] = {}  # of scripts, which are few and constant

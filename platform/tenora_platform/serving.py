@@ -12,12 +12,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from tenora_engine.garbage import seldom_collect
+from tenora_engine.machine import raise_open_files
 from tenora_platform.connections import (
     FILES_KEPT,
     ConnectionLimits,
     Connections,
     guarded,
-    raise_open_files,
 )
 from tenora_platform.settings import Settings
 

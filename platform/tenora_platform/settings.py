@@ -450,6 +450,7 @@ class Settings(BaseSettings):
             host_adapter_bytes=self.host_adapter_bytes(device),
             host_kv_bytes=self.host_kv_memory,
             redis_url=self.redis_url,
+            redis_key=self.server_secret().key("redis-adapters"),
             object_store=self.object_store_url,
             outbox_dir=str((self.data_dir / "outbox").resolve()),
             prefix_caching=self.prefix_caching,

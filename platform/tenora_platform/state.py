@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.client import EngineClient
+from tenora_engine.sealing import Seal
 from tenora_platform.apart.client import Apart
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator, CurrentAdmin, CurrentTenant
@@ -75,6 +76,7 @@ class AppState:
     secret: ServerSecret
     db: Database
     redis: Redis
+    seal: Seal  # of what is believed of it
     objects: ObjectStore
     store: StoreIdentity  # whether `objects` are this database's
     probes: Probes

@@ -14,7 +14,8 @@ import pytest
 
 from api_harness import Api, TestTenant
 from served_api import HELLO, reset, served
-from tenora_platform.connections import OPEN_FILES_MAX, ConnectionLimits, raise_open_files
+from tenora_engine.machine import OPEN_FILES_MAX, raise_open_files
+from tenora_platform.connections import ConnectionLimits
 
 Socket = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 UNFINISHED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: tenora\r\n"

@@ -207,7 +207,7 @@ async def test_what_was_said_before_the_first_look_is_read(api: Api) -> None:
             assert error.code == "tenant_suspended"
             ended.set()
 
-    flights = Flights(api.state.redis)
+    flights = Flights(api.state.redis, api.state.seal)
     async with flights.flight(tenant, (Run(),)):
         await api.state.flights.tenant_suspended(tenant.tenant_id)
         watching = asyncio.create_task(flights.keep_watch())

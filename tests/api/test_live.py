@@ -223,7 +223,7 @@ async def test_other_processes_are_heard(api: Api) -> None:
     tenant = await api.new_tenant("far")
     elsewhere = Redis.from_url(str(api.state.settings.redis_url))
     async with served(api) as url, listening(url, OWN, bearer(tenant.key)) as events:
-        far = Changes(elsewhere)
+        far = Changes(elsewhere, api.state.seal)
         far.tell(tenant.id, {"adapters"})
         assert "adapters" in await changed(events, "adapters")
         await far.finish()
@@ -347,7 +347,7 @@ async def test_an_outage_of_the_database_ends_no_stream() -> None:
 
 async def test_after_redis_was_away_everything_may_have_changed(api: Api) -> None:
     heard: list[tuple[str | None, frozenset[str]]] = []
-    changes = Changes(_Flaky(str(api.state.settings.redis_url)))
+    changes = Changes(_Flaky(str(api.state.settings.redis_url)), api.state.seal)
     listening = asyncio.Event()
     task = asyncio.create_task(
         changes.listen(lambda whose, topics: heard.append((whose, topics)), listening)

@@ -266,7 +266,7 @@ async def test_the_last_hour_is_kept_outside_of_any_process(
 ) -> None:
     full = arena(api, tenant, [each["digest"] for each in versions])
     api.engine.arena = full
-    history, now_s = PageHistory(api.state.redis), time.time()
+    history, now_s = PageHistory(api.state.redis, api.state.seal), time.time()
     await api.state.redis.delete("tenora:memory:index")
     assert await history.keep_once(api.engine, now_s - 100)
     assert not await history.keep_once(api.engine, now_s - 100), "one worker takes it"

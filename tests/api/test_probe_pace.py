@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from adapter_files import adapter_form
-from api_harness import Api
+from api_harness import SEAL, Api
 from fake_engine import FakeEngine
 from tenora_engine.events import EngineStats, UsageRecord
 from tenora_engine.telemetry import ServiceMeter, TelemetryStats, WaitPart
@@ -100,7 +100,7 @@ class World:
         self.is_busy, self.engine.served = False, 0
 
     def pace(self) -> Pace:
-        return Pace(self.engine, self.redis, {OWN}, lambda: self.now_s, self.sleep)
+        return Pace(self.engine, self.redis, SEAL, {OWN}, lambda: self.now_s, self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -195,14 +195,14 @@ async def test_what_it_tells(world: World) -> None:
     await pace.begin("version")
     for _ in range(3):
         await world.ask(pace, usage(1.0))
-    said = await told(world.redis)
+    said = await told(world.redis, SEAL)
     assert said is not None
     assert (said.is_paced, said.version) == (True, "version")
     assert said.core_s == pytest.approx(6.0)
     assert said.share <= SHARE * 1.01, "the rest of the last counts, though it is still to come"
     assert said.done_in_s(3) is None
     await pace.end(is_whole=True)
-    said = await told(world.redis)
+    said = await told(world.redis, SEAL)
     assert said is not None
     assert said.done_in_s(3) == pytest.approx(3 * 6.0 / SHARE)
     assert said.done_in_s(0) == 0.0

@@ -17,7 +17,7 @@ import pytest
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
-from api_harness import Api
+from api_harness import SEAL, Api
 from platform_fixtures import MakeApi
 from tenora_engine.transport.address import CurveKeys
 from tenora_platform.background import doing
@@ -55,7 +55,7 @@ async def test_who_says_nothing_any_more_is_gone(
     monkeypatch.setattr(presence_module, "KEPT_S", 0.5)
     worker = msgspec.structs.replace(this_process("worker"), unbilled=(3, 1))
     api = this_process("api", "api-1")
-    its, ours = Presence(redis, lambda: [worker]), Presence(redis, lambda: [api])
+    its, ours = Presence(redis, SEAL, lambda: [worker]), Presence(redis, SEAL, lambda: [api])
     alone = asyncio.create_task(its.keep())
     keeping = asyncio.create_task(ours.keep())
     try:
@@ -77,7 +77,7 @@ async def test_who_says_nothing_any_more_is_gone(
 
 
 async def test_what_another_version_says_is_passed_over(redis: Redis) -> None:
-    ours = Presence(redis, lambda: [this_process("api")])
+    ours = Presence(redis, SEAL, lambda: [this_process("api")])
     await ours._run("x", b'{"role": "of the future"}')
     assert await ours.read() == []
     assert await redis.hlen("tenora:processes") == 1

@@ -66,10 +66,63 @@ async def test_scripts_are_sent_once(redis: LineRedis) -> None:
 async def test_an_error_is_its_own_callers(redis: LineRedis) -> None:
     await redis.set("text", "x")
     found = await asyncio.gather(
-        redis.get("text"), redis.incr("text"), redis.get("text"), return_exceptions=True
+        redis.get("text"),
+        redis.execute_command("NONSENSE", "text"),
+        redis.get("text"),
+        return_exceptions=True,
     )
     assert found[0] == found[2] == b"x"
     assert isinstance(found[1], ResponseError)
+
+
+async def test_what_a_command_cannot_work_on_is_removed(redis: LineRedis) -> None:
+    """By another type, by contents, in a script, and in pipelines of both kinds; what is named
+    beside it in the same script goes with it, and nothing else."""
+    removed: list[int] = []
+    redis.removed = removed.append
+    adds = "return tonumber(redis.call('GET', KEYS[2]) or 0) + redis.call('HLEN', KEYS[1])"
+    await redis.mset({"beside": "1", "kept": "2"})
+    await redis.set("hash", "text")
+    assert await redis.hgetall("hash") == {}
+    await redis.set("hash", "text")
+    assert await redis.hincrby("hash", "field", 2) == 2
+    await redis.hset("hash", "field", "no number")
+    assert await redis.hincrby("hash", "field", 2) == 2
+    await redis.set("hash", "text")
+    assert await redis.eval(adds, 2, "hash", "beside") == 0
+    await redis.set("beside", "no number")
+    assert await redis.eval(adds, 2, "hash", "beside") == 0
+    script = redis.register_script(adds)
+    for transaction in (True, False):
+        await redis.set("hash", "text")
+        await redis.set("set", "text")
+        async with redis.pipeline(transaction=transaction) as pipe:
+            pipe.get("kept")
+            pipe.hset("hash", "field", "value")
+            pipe.zrange("set", 0, -1, withscores=True)
+            await script(["hash", "beside"], [], client=pipe)
+            assert await pipe.execute() == [b"2", 1, [], 0]
+        assert await redis.exists("hash", "set") == 0
+    assert await redis.get("kept") == b"2"
+    assert sum(removed) >= 9
+
+
+async def test_a_server_that_refuses_is_no_damage(redis: LineRedis) -> None:
+    removed: list[int] = []
+    redis.removed = removed.append
+    await redis.set("kept", "2")
+    await redis.config_set("maxmemory", "1")
+    try:
+        for refused in (
+            redis.hset("hash", "field", "value"),
+            redis.eval("return redis.call('SET', KEYS[1], '1')", 1, "kept"),
+        ):
+            with pytest.raises(ResponseError, match="maxmemory"):
+                await refused
+    finally:
+        await redis.config_set("maxmemory", "0")
+    assert await redis.get("kept") == b"2"
+    assert removed == []
 
 
 async def test_who_is_cancelled_takes_nobodys_answer(redis: LineRedis) -> None:

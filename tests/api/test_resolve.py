@@ -25,7 +25,7 @@ async def tenant(api: Api) -> TestTenant:
 
 @pytest.fixture
 def resolver(api: Api) -> Resolver:
-    return Resolver(api.state.db, api.state.redis, api.state.secret)
+    return Resolver(api.state.db, api.state.redis, api.state.secret, api.state.seal)
 
 
 async def push(api: Api, tenant: TestTenant, name: str, seed: int) -> None:
@@ -132,7 +132,7 @@ async def test_served_from_redis(api: Api, tenant: TestTenant, resolver: Resolve
             raise AssertionError("the cache should have answered")
 
     nothing: Any = NoDatabase()
-    cached = Resolver(nothing, api.state.redis, api.state.secret)
+    cached = Resolver(nothing, api.state.redis, api.state.secret, api.state.seal)
     assert await resolved(cached, tenant, "hot") == "hot@1"
     assert await resolved(resolver, tenant, "missing") == "404"
     assert await resolved(cached, tenant, "missing") == "404"
@@ -147,7 +147,7 @@ async def test_served_from_redis(api: Api, tenant: TestTenant, resolver: Resolve
 async def test_redis_outage(api: Api, tenant: TestTenant) -> None:
     await push(api, tenant, "sure", 1)
     gone = Redis.from_url("redis://127.0.0.1:1", socket_connect_timeout=1)
-    without = Resolver(api.state.db, gone, api.state.secret)
+    without = Resolver(api.state.db, gone, api.state.secret, api.state.seal)
     assert await resolved(without, tenant, "sure") == "sure@1"
     assert await resolved(without, tenant, "nobody") == "404"
     await without.invalidate(tenant.id)
@@ -165,11 +165,17 @@ async def test_a_change_during_a_look_up(api: Api, tenant: TestTenant) -> None:
             return found
 
     assert (
-        await resolved(Slow(api.state.db, api.state.redis, api.state.secret), tenant, "race")
+        await resolved(
+            Slow(api.state.db, api.state.redis, api.state.secret, api.state.seal), tenant, "race"
+        )
         == "race@1"
     )
     assert (
-        await resolved(Resolver(api.state.db, api.state.redis, api.state.secret), tenant, "race")
+        await resolved(
+            Resolver(api.state.db, api.state.redis, api.state.secret, api.state.seal),
+            tenant,
+            "race",
+        )
         == "404"
     )
 
@@ -184,7 +190,7 @@ async def test_a_burst_asks_the_database_once(api: Api, tenant: TestTenant) -> N
             looked_up += 1
             return await super()._look_up(tenant_id, name, which)
 
-    counting = Counting(api.state.db, api.state.redis, api.state.secret)
+    counting = Counting(api.state.db, api.state.redis, api.state.secret, api.state.seal)
     found = await asyncio.gather(*(resolved(counting, tenant, "busy") for _ in range(20)))
     assert set(found) == {"busy@1"}
     assert looked_up == 1

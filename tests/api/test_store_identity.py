@@ -407,10 +407,12 @@ async def test_usage_waits_until_the_database_is_the_stores(
         gate = UsageGate(api.state.db, api.state.store)
         sink = UsageSink(api.engine, api.state.db, gate=gate)
         await api.state.redis.delete(STREAM)
-        kept = UsageCopies(api.state.redis, api.state.metrics).keep([record])
+        kept = UsageCopies(api.state.redis, api.state.seal, api.state.metrics).keep([record])
         assert kept is not None
         await kept
-        copies = CopyReader(api.state.redis, api.state.db, sink, api.state.metrics, age_s=-1.0)
+        copies = CopyReader(
+            api.state.redis, api.state.seal, api.state.db, sink, api.state.metrics, age_s=-1.0
+        )
         totals = TotalsKeeper(api.engine, api.state.db, gate=gate)
         for taking in (sink.run_once, copies.run_once, totals.run_once):
             with pytest.raises(UsageHeldError):

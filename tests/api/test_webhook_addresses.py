@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenora_platform.webhooks.addresses import BadAddressError, is_public, parse, target_of
+from tenora_platform.public_addresses import is_public
+from tenora_platform.webhooks.addresses import BadAddressError, parse, target_of
 from tenora_platform.webhooks.resolver import Resolver
 
 INSIDE = [
@@ -37,6 +38,57 @@ INSIDE = [
     "64:ff9b::a9fe:a9fe",
     "2002:7f00:1::",
     "2001:db8::1",
+    "192.0.0.1",
+    "192.0.0.9",
+    "192.0.0.192",  # Oracle's metadata
+    "168.63.129.16",  # Azure's host agent
+    "100.100.100.200",  # Alibaba's metadata
+    "192.88.99.1",
+    "198.18.0.1",
+    "198.51.100.7",
+    "203.0.113.7",
+    "240.0.0.1",
+    "fd00:ec2::254",  # Amazon's metadata
+    "64:ff9b::a83f:8110",  # 168.63.129.16 by the well-known translator
+    "64:ff9b::c000:1",
+    "64:ff9b:1::808:808",  # by a local one
+    "64:ff9b:1:2::1",
+    "64:ff9b:1:ffff:ffff:ffff:808:808",
+    "::ffff:168.63.129.16",
+    "::ffff:192.0.0.192",
+    "::10.0.0.1",  # compatible
+    "::8.8.8.8",
+    "::ffff:0:10.0.0.1",  # translated
+    "::ffff:0:8.8.8.8",
+    "2002:a00:1::1",
+    "2002:a83f:8110::",
+    "2001:0:808:808::f5ff:fffe",  # Teredo: the client 10.0.0.1
+    "2001:0:a00:1::f7f7:f7f7",  # Teredo: the server 10.0.0.1
+    "2001:470:1:2:0:5efe:a00:1",  # ISATAP
+    "2001:470:1:2:200:5efe:a9fe:a9fe",
+    "2001:2::1",
+    "2001:10::1",
+    "3fff::1",
+    "5f00::1",
+    "100::1",
+    "4000::1",
+]
+
+OUTSIDE = [
+    "1.1.1.1",
+    "8.8.8.8",
+    "168.63.129.17",
+    "192.0.1.1",
+    "192.88.98.255",
+    "2606:4700::1111",
+    "2a00:1450:4001::200e",
+    "2620:4f:8000::1",
+    "2001:200::1",
+    "64:ff9b::101:101",
+    "::ffff:8.8.8.8",
+    "2002:808:808::1",
+    "2001:0:808:808::f7f7:f7f7",
+    "2001:470:1:2:200:5efe:808:808",
 ]
 
 
@@ -45,15 +97,28 @@ def test_what_is_inside(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
-@pytest.mark.parametrize("address", ["1.1.1.1", "8.8.8.8", "2606:4700::1111", "64:ff9b::101:101"])
+@pytest.mark.parametrize("address", OUTSIDE)
 def test_what_is_outside(address: str) -> None:
     assert is_public(ip_address(address))
 
 
 @given(st.ip_addresses(v=4))
 def test_an_address_is_what_it_is_however_it_is_written(address: Any) -> None:
-    for written in (f"::ffff:{address}", f"64:ff9b::{address}"):
+    high, low = divmod(int(address), 2**16)
+    for written in (f"::ffff:{address}", f"64:ff9b::{address}", f"2002:{high:x}:{low:x}::1"):
         assert is_public(ip_address(written)) == is_public(address)
+    client = f"{high ^ 0xFFFF:x}:{low ^ 0xFFFF:x}"
+    assert is_public(ip_address(f"2001:0:808:808::{client}")) == is_public(address)
+    assert is_public(ip_address(f"2001:470::5efe:{high:x}:{low:x}")) == is_public(address)
+    for local in (f"::{address}", f"::ffff:0:{address}", f"64:ff9b:1::{address}"):
+        assert not is_public(ip_address(local))
+
+
+@given(st.ip_addresses())
+def test_nothing_is_public_that_the_standard_library_knows_as_special(address: Any) -> None:
+    if is_public(address) and address.version == 4:
+        assert address.is_global
+        assert not any((address.is_private, address.is_multicast, address.is_reserved))
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ async def test_occupancy_is_counted_once(
         ends_s=ends.timestamp(),
     )
     charges = await ResidencyBooks(api.state.db).store([held], model)
-    truth = TrueUp(api.state.db, api.state.budgets.store, Metrics())
+    truth = TrueUp(api.state.db, api.state.budgets.store, Metrics(), api.state.seal)
     for word in order.split():
         if word == "tell":
             await api.state.budgets.book(charges)

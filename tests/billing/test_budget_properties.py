@@ -274,7 +274,9 @@ class World:
 
     async def true_up(self, data: st.DataObject) -> None:
         store = self.budgets[0].store
-        await TrueUp(self.api.state.db, store, Metrics()).compare(self.tenant_id)
+        await TrueUp(self.api.state.db, store, Metrics(), self.api.state.seal).compare(
+            self.tenant_id
+        )
         if self.model.known:
             self.model.read_books()
 

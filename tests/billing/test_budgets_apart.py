@@ -220,7 +220,7 @@ async def test_the_true_up_follows_the_books(api: Api) -> None:
     await until_billed(api, tenant, 3 * COST)
     store = api.state.budgets.store
     metrics = Metrics()
-    true_up = TrueUp(api.state.db, store, metrics)
+    true_up = TrueUp(api.state.db, store, metrics, api.state.seal)
     assert await true_up.compare(tenant.id) == []
     account = f"m:{datetime.now(UTC):%Y-%m}"
     for off in (-1000, 5):
@@ -280,7 +280,9 @@ async def test_what_expires_first_is_spent_first(api: Api) -> None:
     async with api.state.db.admin_session() as session:
         change = text("update credit_grants set expires_at = now() where id = :i")
         await session.execute(change, {"i": expiring["id"]})
-    await TrueUp(api.state.db, api.state.budgets.store, Metrics()).compare(tenant.id)
+    await TrueUp(api.state.db, api.state.budgets.store, Metrics(), api.state.seal).compare(
+        tenant.id
+    )
     credit = (await api.call(tenant.key, "GET", "/v1/limits")).json()["credit"]
     assert Decimal(credit["granted"]) == 3 * COST  # one of the first, and the second
     assert Decimal(credit["balance"]) == 2 * COST

@@ -14,12 +14,15 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from sqlalchemy import text
 
-from api_harness import Api, TestTenant
+from api_harness import SEAL, Api, TestTenant
 from tenora_engine.events import UsageRecord
+from tenora_engine.sealing import Seal
 from tenora_platform.ids import new_id
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.usage import copies
 from tenora_platform.usage.copies import STREAM, CopyReader, UsageCopies
+from tenora_platform.usage.engine_totals import TotalsKeeper
+from tenora_platform.usage.leftovers import Leftovers, Unbilled
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
@@ -36,7 +39,9 @@ async def tenant(api: Api) -> TestTenant:
 async def reader(api: Api) -> AsyncIterator[CopyReader]:
     """One that takes every copy for old enough."""
     sink = UsageSink(api.engine, api.state.db)
-    yield CopyReader(api.state.redis, api.state.db, sink, api.state.metrics, age_s=-1.0)
+    yield CopyReader(
+        api.state.redis, api.state.seal, api.state.db, sink, api.state.metrics, age_s=-1.0
+    )
     api.engine.keeps_usage = False
 
 
@@ -87,7 +92,7 @@ async def test_what_an_engine_has_lost_is_billed_once(
 async def test_copies_wait_until_they_are_old(api: Api, tenant: TestTenant) -> None:
     await api.call(tenant.key, "POST", "/v1/chat/completions", json=BODY)
     sink = UsageSink(api.engine, api.state.db)
-    patient = CopyReader(api.state.redis, api.state.db, sink, api.state.metrics)
+    patient = CopyReader(api.state.redis, api.state.seal, api.state.db, sink, api.state.metrics)
     assert await patient.run_once() == 0
     assert await api.state.redis.xlen(STREAM) == 1
 
@@ -104,9 +109,9 @@ async def test_a_poisoned_copy_stops_no_other_and_is_shown(
         msgspec.structs.replace(strange, event_id="vast:0", output_tokens=2**64 - 1),
     ]
     copies_of = [msgspec.msgpack.encode([each]) for each in (strange, *refused, good)]
-    for copy in (b"\xc1", *copies_of):
-        await api.state.redis.xadd(STREAM, {"u": copy})
-    await api.state.redis.xadd(STREAM, {"of": "another version"})
+    for copy in (b"\xc1", b"", *copies_of):
+        sealed = api.state.seal.close("usage", "", copy, 60)
+        await api.state.redis.xadd(STREAM, {"u": sealed})
     await reader.run_once()
     assert await events_of(api, tenant) == 1
     assert await api.state.redis.xlen(STREAM) == 0
@@ -116,6 +121,50 @@ async def test_a_poisoned_copy_stops_no_other_and_is_shown(
     assert sum("it could not be stored" in reason for reason in reasons) == 2
     shown = (await api.admin("GET", "/admin/v1/reconciliation")).json()
     assert shown["dead_letters"] >= 3
+
+
+async def test_copies_that_somebody_else_wrote_are_parked_and_not_billed(
+    api: Api, tenant: TestTenant, reader: CopyReader
+) -> None:
+    """A billion tokens of a tenant: not sealed, as a single record that dead letters would be
+    retried from, sealed by another installation, under another name, and years ago."""
+    vast = usage_record(f"{new_id('chatcmpl')}:0", tenant.id, finished_s=time.time())
+    vast = msgspec.structs.replace(vast, output_tokens=10**9)
+    records, alone = msgspec.msgpack.encode([vast]), msgspec.msgpack.encode(vast)
+    other, old = Seal(b"x" * 32), Seal(api.state.secret.key("redis"), clock=lambda: 1e9)
+    for copy in (
+        records,
+        alone,
+        other.close("usage", "", records, 60),
+        api.state.seal.close("usage", "another name", records, 60),
+        api.state.seal.close("identity", "", records, 60),
+        old.close("usage", "", records, 60),
+    ):
+        await api.state.redis.xadd(STREAM, {"u": copy})
+    await api.state.redis.xadd(STREAM, {"of": "nobody knows what"})
+    before = len(await dead_letters(api))
+    assert await reader.run_once() == 0
+    await Leftovers(api.state.db, UsageSink(api.engine, api.state.db), Unbilled()).run_once()
+    assert await events_of(api, tenant) == 0
+    assert await api.state.redis.xlen(STREAM) == 0
+    reasons = await dead_letters(api)
+    assert len(reasons) == before + 1, "one for all that were found together"
+    assert any("without this installation's seal" in reason for reason in reasons)
+    assert 'tenora_usage_copies_total{outcome="not_ours"} 7.0' in api.state.metrics.text().decode()
+    shown = (await api.admin("GET", "/admin/v1/reconciliation")).json()
+    assert any(each["record"].get("copies") == 7 for each in shown["newest_dead_letters"])
+    counted = await TotalsKeeper(api.engine, api.state.db).run_once()
+    assert not any(each.tenant == tenant.id for each in counted.days)
+
+
+async def test_a_stream_of_another_type_is_begun_anew(
+    api: Api, tenant: TestTenant, reader: CopyReader
+) -> None:
+    await api.state.redis.set(STREAM, "garbage")
+    assert (await api.call(tenant.key, "POST", "/v1/chat/completions", json=BODY)).is_success
+    assert await api.state.redis.xlen(STREAM) == 1
+    await api.state.redis.set(STREAM, "garbage")
+    assert await reader.run_once() == 0
 
 
 class Away:
@@ -139,7 +188,7 @@ async def test_without_redis_copies_wait_in_bounds(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(copies, "_RETRY_S", 0.01)
     away: Any = Away()
     metrics = Metrics()
-    keeper = UsageCopies(away, metrics)
+    keeper = UsageCopies(away, SEAL, metrics)
     made = [usage_record(f"r{number}:0", "tenant_1") for number in range(5)]
     for record in made:
         kept = keeper.keep([record])
@@ -152,7 +201,8 @@ async def test_without_redis_copies_wait_in_bounds(monkeypatch: pytest.MonkeyPat
     away.is_away = False
     await asyncio.wait_for(away.has_three.wait(), 20)
     beside.cancel()
-    found = [msgspec.msgpack.decode(copy, type=list[UsageRecord]) for copy in away.kept]
+    opened = [SEAL.open("usage", "", copy) for copy in away.kept]
+    found = [msgspec.msgpack.decode(copy or b"", type=list[UsageRecord]) for copy in opened]
     assert found == [[record] for record in made[2:]]
 
 
@@ -161,7 +211,7 @@ async def test_redis_keeps_no_more_than_it_may(
 ) -> None:
     monkeypatch.setattr(copies, "STREAM_MAX", 200)
     redis: Redis = api.state.redis
-    keeper = UsageCopies(redis, Metrics())
+    keeper = UsageCopies(redis, SEAL, Metrics())
     record = usage_record("r:0", tenant.id)
     for _ in range(1000):
         kept = keeper.keep([record])

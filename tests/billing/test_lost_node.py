@@ -91,7 +91,7 @@ async def test_a_lost_engine_node_loses_no_usage(settings: Settings, tmp_path: P
         shutil.rmtree(tmp_path / "outbox")
         goes_on = False
         await asyncio.gather(*asking)
-        reader = CopyReader(state.redis, state.db, sink, state.metrics, age_s=-1.0)
+        reader = CopyReader(state.redis, state.seal, state.db, sink, state.metrics, age_s=-1.0)
         missing = await reader.run_once()
         assert stored + missing == len(answered)
         assert await reader.run_once() == 0

@@ -15,7 +15,7 @@ from obstore.store import MemoryStore
 from redis import Redis
 
 from engine_fakes import Rig, make_config, make_ref, make_request
-from packed_adapters import LAYOUT, packed, published, resolved
+from packed_adapters import packed, published, resolved, shared_tier
 from tenora_engine.adapters.hotness import MAX_HEAT
 from tenora_engine.adapters.loader import AdapterLoader
 from tenora_engine.adapters.packed import PackedAdapter
@@ -31,7 +31,7 @@ SIZE = packed_bytes(ADAPTERS[0])
 
 @pytest.fixture
 def shared(valkey: str, redis: Redis) -> Iterator[SharedTier]:
-    tier = SharedTier(valkey, LAYOUT, 10**6, TTL_S)
+    tier = shared_tier(valkey, ttl_s=TTL_S)
     yield tier
     tier.close()
 
@@ -80,7 +80,7 @@ def test_what_is_hot_lives_longer_and_what_is_large_shorter(valkey: str, redis: 
     for max_bytes in (2 * SIZE, 100 * SIZE):
         for uses in (1, 2, 10, 10_000):
             redis.flushall()
-            tier = SharedTier(valkey, LAYOUT, max_bytes, TTL_S)
+            tier = shared_tier(valkey, max_bytes, ttl_s=TTL_S)
             tier.put(one)
             tier.use({one.digest: uses})
             lives[max_bytes, uses] = redis.ttl(tier.key(one.digest))
@@ -105,7 +105,7 @@ def test_a_use_of_what_redis_does_not_have_is_counted_all_the_same(
 def test_the_table_is_of_one_layout_and_goes_when_it_is_not_used(
     valkey: str, shared: SharedTier, redis: Redis
 ) -> None:
-    other = SharedTier(valkey, "another base model", 10**6, TTL_S)
+    other = shared_tier(valkey, layout="another base model", ttl_s=TTL_S)
     shared.use({"a": 1})
     other.use({"b": 1})
     assert (shared.hottest(5), other.hottest(5)) == (["a"], ["b"])
@@ -202,7 +202,7 @@ def test_what_is_forgotten_does_not_come_back(shared: SharedTier) -> None:
 
 
 def test_a_loader_that_ends_does_not_wait_for_its_warming(valkey: str, redis: Redis) -> None:
-    tier = SharedTier(valkey, LAYOUT, 10**6, TTL_S)
+    tier = shared_tier(valkey, ttl_s=TTL_S)
     for adapter in ADAPTERS:
         tier.put(adapter)
         tier.use({adapter.digest: 1})

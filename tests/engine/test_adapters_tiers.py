@@ -12,14 +12,14 @@ import torch
 from obstore.store import LocalStore, MemoryStore
 from redis import Redis
 
-from packed_adapters import LAYOUT, packed, published, resolved, weights
+from packed_adapters import LAYOUT, packed, published, resolved, shared_tier, weights
 from tenora_engine.adapters.identity import (
     config_key,
     weights_key,
 )
 from tenora_engine.adapters.loader import AdapterLoader, LoadResult
 from tenora_engine.adapters.peft_format import tensor_name
-from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier, packed_bytes
+from tenora_engine.adapters.tiers import HostTier, StoreTier, packed_bytes
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.request import AdapterRef
 
@@ -38,10 +38,6 @@ class Waiting:
         (result,) = self.loader.take_completed()
         assert result.ref == ref
         return result
-
-
-def shared_tier(url: str, max_bytes: int = 10**6, layout: str = LAYOUT) -> SharedTier:
-    return SharedTier(url, layout, max_bytes, ttl_s=60)
 
 
 def test_host_tier_drops_the_least_recently_used() -> None:
@@ -128,10 +124,14 @@ def test_redis_away_is_a_counted_miss() -> None:
         assert tier.counters()["shared_errors"] == 4
 
 
-def test_a_redis_key_of_another_type_is_a_miss(valkey: str, redis: Redis) -> None:
+def test_a_redis_key_of_another_type_is_a_miss_and_goes(valkey: str, redis: Redis) -> None:
     tier = shared_tier(valkey)
     redis.lpush(tier.key(packed(1).digest), "x")
     assert tier.get(packed(1).digest) is None
+    assert tier.put(packed(1)), "Redis is not away because of one key"
+    assert tier.get(packed(1).digest) is not None
+    assert tier.counters()["shared_corrupt"] == 1
+    assert "shared_errors" not in tier.counters()
 
 
 def test_store_tier_reads_a_folder_and_a_url(tmp_path: Path) -> None:

@@ -4,24 +4,40 @@ it; what crosses TCP cannot be read on the way."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import socket
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import fake_step_engine
-from engine_clients import config, everything, no_text
+from engine_clients import FOREVER, close, config, everything, first_of, no_text
 from fake_step_engine import request
-from tenora_engine.errors import EngineUnavailableError, InsecureEndpointError
-from tenora_engine.transport.address import CurveKeys, EngineAddress, choose_endpoint
+from tenora_engine.errors import (
+    EngineUnavailableError,
+    InsecureEndpointError,
+    InvalidRequestError,
+)
+from tenora_engine.machine import OPEN_FILES_MAX, raise_open_files
+from tenora_engine.transport.address import (
+    MESSAGE_MAX_BYTES,
+    CurveKeys,
+    EngineAddress,
+    choose_endpoint,
+)
 from tenora_engine.transport.outbox import UsageOutbox
+from tenora_engine.transport.process import ProcessEngineClient
 from tenora_engine.transport.remote import RemoteEngineClient
 from tenora_engine.transport.serving import EngineServer
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\3\0" + b"CURVE".ljust(20, b"\0") + bytes(32)
+"""Of ZMTP 3.0, from a client that will prove a key."""
 
 TOKEN = "the-token-that-nobody-may-read"
 PROMPT_CONTEXT = "a-prompt-that-nobody-may-read"
@@ -164,6 +180,101 @@ async def test_a_unix_socket_is_its_owners(tmp_path: Path) -> None:
             await ask_at(address)
     finally:
         os.umask(before)
+
+
+@pytest.fixture
+async def engine_behind_tcp(
+    endpoint: str, importable_by_children: None
+) -> AsyncIterator[ProcessEngineClient]:
+    """In a process of its own, whose files and memory are its own too."""
+    client = ProcessEngineClient(
+        config(), None, "fake_step_engine:build", no_text, start_timeout_s=60
+    )
+    assert client.address.endpoint.startswith("tcp://")
+    await client.start()
+    yield client
+    await client.stop()
+
+
+def place_of(client: ProcessEngineClient) -> tuple[str, int]:
+    host, _, port = client.address.endpoint.removeprefix("tcp://").partition(":")
+    return host, int(port)
+
+
+def resident_bytes(pid: int) -> int:
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def test_a_thousand_strangers_shut_nobody_out(
+    engine_behind_tcp: ProcessEngineClient,
+) -> None:
+    """Connections that say nothing, and some that begin a handshake, for as long as they may."""
+    engine, pid = engine_behind_tcp, engine_behind_tcp.pid
+    if raise_open_files() < 2048:
+        pytest.skip("this machine lets a process open too few files")
+    running = engine.submit(request("runs", max_tokens=FOREVER))
+    await first_of(running)
+    with ExitStack() as stack:
+        for number in range(1000):
+            stranger = stack.enter_context(socket.create_connection(place_of(engine)))
+            if number % 2:
+                stranger.sendall(GREETING)
+        async with asyncio.timeout(20):
+            while len(os.listdir(f"/proc/{pid}/fd")) > 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await ask_at(engine.address)
+        assert (await engine.stats()).running == 1, "a friend is no stranger, however old"
+        await first_of(running)
+        more = [stack.enter_context(socket.create_connection(place_of(engine))) for _ in range(200)]
+        await ask_at(engine.address, "again")
+        assert more
+    await close(running)
+
+
+async def test_a_handshake_is_no_way_to_the_engines_memory(
+    engine_behind_tcp: ProcessEngineClient,
+) -> None:
+    """A first frame that announces three gigabytes, and sends what it can."""
+    engine, pid = engine_behind_tcp, engine_behind_tcp.pid
+    assert pid is not None
+    before, sent = resident_bytes(pid), 0
+    piece = bytes(2**20)
+    with socket.create_connection(place_of(engine)) as stranger:
+        stranger.settimeout(20)
+        stranger.sendall(GREETING + b"\6" + (3 * 2**30).to_bytes(8, "big"))
+        with contextlib.suppress(OSError):
+            while sent < 256 * 2**20:
+                stranger.sendall(piece)
+                sent += len(piece)
+    assert sent < 256 * 2**20, "it was disconnected"
+    assert resident_bytes(pid) - before < 64 * 2**20
+    await ask_at(engine.address)
+
+
+async def test_a_request_too_large_to_be_sent_is_its_senders_trouble_alone(
+    engine_behind_tcp: ProcessEngineClient,
+) -> None:
+    engine = engine_behind_tcp
+    running = engine.submit(request("runs", max_tokens=FOREVER))
+    await first_of(running)
+    vast = msgspec.structs.replace(
+        request("vast", max_tokens=1), prompt_token_ids=[2**31] * (MESSAGE_MAX_BYTES // 4)
+    )
+    with pytest.raises(InvalidRequestError, match="shorten it"):
+        await everything(engine, vast)
+    assert engine.ready
+    await first_of(running)
+    await close(running)
+
+
+async def test_an_engine_may_open_as_many_files_as_its_machine_lets_it(
+    engine_behind_tcp: ProcessEngineClient,
+) -> None:
+    pid = engine_behind_tcp.pid
+    assert pid is not None
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    assert soft == (OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX))
 
 
 def mode_of(path: Path) -> int:

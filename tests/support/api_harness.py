@@ -16,12 +16,15 @@ from fastapi import FastAPI
 from fake_engine import FakeEngine
 from tenora_platform.app import create_app
 from tenora_platform.object_store import PROBE
+from tenora_platform.redis_client import redis_seal
 from tenora_platform.registry.store_identity import OBJECT
+from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
 
 ADMIN_KEY = "admin-key-of-the-tests"
 SECRET = "the-server-secret-of-all-the-tests"
+SEAL = redis_seal(ServerSecret(SECRET.encode()))
 STREAMS = ("/v1/events/stream", "/admin/v1/events")
 
 

@@ -16,13 +16,16 @@ from tenora_engine.adapters.identity import (
     normalise_config,
     weights_key,
 )
-from tenora_engine.adapters.pack import layout_key, pack_adapter
+from tenora_engine.adapters.pack import check_tables, layout_key, pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import parse_adapter_config, tensor_name
+from tenora_engine.adapters.tiers import SharedTier
 from tenora_engine.config import EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.request import AdapterRef
+from tenora_engine.sealing import Seal
 
 PAGE = 256
+REDIS_KEY = b"of the installation of the tests"
 MODEL = ModelInfo(
     id="tiny",
     architecture="LlamaForCausalLM",
@@ -71,8 +74,27 @@ def packed(seed: int) -> PackedAdapter:
     return pack_adapter(digest, config, weights(seed), MODEL, PAGE, "float32", max_rank=8)
 
 
+def shared_tier(
+    url: str,
+    max_bytes: int = 10**6,
+    layout: str = LAYOUT,
+    ttl_s: int = 60,
+    key: bytes = REDIS_KEY,
+) -> SharedTier:
+    """As an engine of this model and installation has it."""
+    return SharedTier(
+        url,
+        layout,
+        max_bytes,
+        ttl_s,
+        seal=Seal(key),
+        check=lambda packed: check_tables(packed, MODEL, PAGE, "float32", 8),
+    )
+
+
 def resolved(**options: object) -> ResolvedConfig:
     config = {"model": "none", "served_name": "tiny", "dtype": "float32", **options}
+    config.setdefault("redis_key", REDIS_KEY)
     return ResolvedConfig(
         engine=msgspec.convert(config, EngineConfig),
         model=MODEL,

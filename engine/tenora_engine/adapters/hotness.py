@@ -64,9 +64,10 @@ class Hotness:
             pipe.execute()
 
     def hottest(self, redis: Redis, count: int) -> list[str]:
-        """Digests, the hottest first. Raises RedisError."""
+        """Digests, the hottest first. Anybody who writes to Redis may name others: whoever loads by
+        it finds them or not. Raises RedisError."""
         members: Any = redis.zrevrange(self.key, 0, count - 1)
-        return [member.decode() for member in members]
+        return [member.decode(errors="replace") for member in members]
 
     def forget(self, redis: Redis, digest: str) -> None:
         """Raises RedisError."""

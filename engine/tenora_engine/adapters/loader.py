@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tenora_engine.adapters.occupancy import Occupied
-from tenora_engine.adapters.pack import layout_key, pack_adapter
+from tenora_engine.adapters.pack import check_tables, layout_key, pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.slab import slab_for, take_room
 from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
@@ -27,6 +27,7 @@ from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef
+from tenora_engine.sealing import Seal
 from tenora_engine.threads import compute_alone
 
 if TYPE_CHECKING:
@@ -124,11 +125,14 @@ class AdapterLoader:
         self._slab = slab_for(resolved)
         self._shared: SharedTier | None = None
         if config.redis_url is not None:
+            layout = (resolved.model, resolved.packed_page_elements, resolved.packed_dtype)
             self._shared = SharedTier(
                 config.redis_url,
-                layout_key(resolved.model, resolved.packed_page_elements, resolved.packed_dtype),
+                layout_key(*layout),
                 config.shared_adapter_bytes,
                 config.shared_adapter_ttl_s,
+                seal=Seal(config.redis_key),
+                check=lambda packed: check_tables(packed, *layout, config.max_rank),
             )
         self._store = StoreTier(config.object_store, store, self._pace)
         self._threads = FairThreads(config.loader_threads, "tenora-adapter-loader", compute_alone)

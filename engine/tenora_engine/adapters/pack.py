@@ -4,6 +4,7 @@ Redis keeps. Knows neither tiers nor the device."""
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,14 @@ _MAGIC = b"TNPK0001"
 _HEADER_BYTES = len(_MAGIC) + 32
 _TABLES = ("granule_page", "granule_start", "rank", "a_offset", "b_offset", "scale")
 
+Check = Callable[[bytes | memoryview], bytes]
+"""Makes the 32 bytes by which serialised content is known again."""
+
+
+def checksum(content: bytes | memoryview) -> bytes:
+    """Find damage by it, not who wrote the content."""
+    return hashlib.sha256(content).digest()
+
 
 class CorruptEntryError(ValueError):
     """Serialised bytes that are damaged, or were packed for another model or page size."""
@@ -85,6 +94,53 @@ def layout_key(model: ModelInfo, page_elements: int, dtype: PackedDType) -> str:
         for name in LORA_MODULES
     )
     return f"granules-2/{dtype}/{page_elements}/{model.num_layers}/{dims}"
+
+
+def check_tables(
+    packed: PackedAdapter,
+    model: ModelInfo,
+    page_elements: int,
+    dtype: PackedDType,
+    max_rank: int,
+) -> None:
+    """Raises CorruptEntryError unless tables and pages are what packing makes of such ranks here:
+    then no place in them lies outside of the adapter's pages."""
+    layers, modules = model.num_layers, len(LORA_MODULES)
+    used = packed.granule_page.shape[-1] if packed.granule_page.dim() else 0
+    _require(packed, "pages", TORCH_DTYPES[dtype], (*packed.pages.shape[:1], page_elements))
+    for name in ("granule_page", "granule_start"):
+        _require(packed, name, torch.int32, (layers, used))
+    for name in ("rank", "a_offset", "b_offset"):
+        _require(packed, name, torch.int32, (layers, modules))
+    _require(packed, "scale", torch.float32, (layers, modules))
+    if not 0 < used <= max_rank or not bool(packed.scale.isfinite().all()):
+        raise CorruptEntryError(f"ranks up to {used}, or a scale that is not finite")
+    effective = {
+        (layer, LORA_MODULES[module]): EffectiveLora(rank, 1.0)
+        for layer, ranks in enumerate(packed.rank.tolist())
+        for module, rank in enumerate(ranks)
+        if rank
+    }
+    if any(
+        module not in model.modules or not 0 < lora.rank <= used
+        for (_, module), lora in effective.items()
+    ):
+        raise CorruptEntryError("ranks of modules that the model has not, or beyond the tables")
+    try:
+        made = _Packer(effective, model, page_elements, dtype).places()
+    except AdapterLoadError as error:
+        raise CorruptEntryError(str(error)) from error
+    if packed.num_pages != made.num_pages or any(
+        not torch.equal(getattr(packed, name), getattr(made, name))
+        for name in ("granule_page", "granule_start", "a_offset", "b_offset")
+    ):
+        raise CorruptEntryError("its tables are not those of its ranks")
+
+
+def _require(packed: PackedAdapter, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    found: Tensor = getattr(packed, name)
+    if found.dtype != dtype or tuple(found.shape) != shape or 0 in shape:
+        raise CorruptEntryError(f"{name} is {found.dtype} {tuple(found.shape)}")
 
 
 def pack_adapter(
@@ -217,6 +273,19 @@ def _count_pages(bands: list[_Band], page_elements: int) -> int:
     return 1 + max((run.page for run in _runs(bands, page_elements)), default=-1)
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where everything of an adapter lies, as PackedAdapter has it."""
+
+    num_pages: int
+    granule_page: Tensor
+    granule_start: Tensor
+    rank: Tensor
+    a_offset: Tensor
+    b_offset: Tensor
+    scale: Tensor
+
+
 class _Packer:
     """Packs one adapter; its loops go over layers, modules and runs, never over rows."""
 
@@ -237,32 +306,42 @@ class _Packer:
     def pack(
         self, digest: str, tensors: Mapping[str, Tensor], rest: Callable[[], None]
     ) -> PackedAdapter:
-        bands = _bands(self._effective, self._model, self._before_row)
-        max_rank = max(band.last for band in bands)
-        num_pages = _count_pages(bands, self._page_elements)
-        pages = _zeros((num_pages, self._page_elements), self._dtype)
-        granule_page = torch.full((self._model.num_layers, max_rank), -1, dtype=torch.int32)
-        granule_start = granule_page.clone()
-        for run in _runs(bands, self._page_elements):
+        places = self.places()
+        pages = _zeros((places.num_pages, self._page_elements), self._dtype)
+        for run in self._all_runs():
             end = run.start + run.count * run.band.length
             granules = pages[run.page, run.start : end].view(run.count, run.band.length)
             self._write_rows(granules, run, tensors)
-            place = (run.band.layer, slice(run.row, run.row + run.count))
-            granule_page[place] = run.page
-            granule_start[place] = torch.arange(run.start, end, run.band.length, dtype=torch.int32)
             rest()
-        rank, a_offset, b_offset, scale = self._tables()
         return PackedAdapter(
             digest=digest,
             layout_key=self._layout_key,
             pages=pages,
-            granule_page=granule_page,
-            granule_start=granule_start,
-            rank=rank,
-            a_offset=a_offset,
-            b_offset=b_offset,
-            scale=scale,
+            granule_page=places.granule_page,
+            granule_start=places.granule_start,
+            rank=places.rank,
+            a_offset=places.a_offset,
+            b_offset=places.b_offset,
+            scale=places.scale,
         )
+
+    def places(self) -> _Places:
+        """Raises AdapterLoadError when a granule is larger than a page."""
+        runs = self._all_runs()
+        max_rank = max((lora.rank for lora in self._effective.values()), default=0)
+        granule_page = torch.full((self._model.num_layers, max_rank), -1, dtype=torch.int32)
+        granule_start = granule_page.clone()
+        for run in runs:
+            end = run.start + run.count * run.band.length
+            place = (run.band.layer, slice(run.row, run.row + run.count))
+            granule_page[place] = run.page
+            granule_start[place] = torch.arange(run.start, end, run.band.length, dtype=torch.int32)
+        num_pages = 1 + max((run.page for run in runs), default=-1)
+        return _Places(num_pages, granule_page, granule_start, *self._tables())
+
+    def _all_runs(self) -> list[_Run]:
+        bands = _bands(self._effective, self._model, self._before_row)
+        return list(_runs(bands, self._page_elements))
 
     def _write_rows(
         self,
@@ -331,23 +410,25 @@ def _quantised(
     return torch.cat([scale.view(torch.int8), weights.to(torch.int8)], dim=1)
 
 
-def serialise(packed: PackedAdapter) -> bytes:
-    """Bytes for the shared tier: a magic word, the SHA-256 of all that follows, a length-prefixed
-    JSON object with the digest and the layout key, then safetensors."""
+def serialise(packed: PackedAdapter, check: Check = checksum) -> bytes:
+    """Bytes for another place: a magic word, the check of all that follows, a length-prefixed JSON
+    object with the digest and the layout key, then safetensors."""
     tensors = {name: getattr(packed, name).contiguous() for name in ("pages", *_TABLES)}
     names = json.dumps({"digest": packed.digest, "layout_key": packed.layout_key}).encode()
     content = len(names).to_bytes(4, "little") + names + safetensors.torch.save(tensors)
-    return _MAGIC + hashlib.sha256(content).digest() + content
+    return _MAGIC + check(content) + content
 
 
-def deserialise(data: bytes, expected_layout_key: str, digest: str) -> PackedAdapter:
+def deserialise(
+    data: bytes, expected_layout_key: str, digest: str, check: Check = checksum
+) -> PackedAdapter:
     """The inverse of `serialise`. Raises CorruptEntryError when the bytes are damaged, of another
     adapter, or packed for another layout."""
     content = memoryview(data)[_HEADER_BYTES:]
     if len(data) < _HEADER_BYTES + 4 or data[: len(_MAGIC)] != _MAGIC:
         raise CorruptEntryError("this is not a packed adapter")
-    if hashlib.sha256(content).digest() != data[len(_MAGIC) : _HEADER_BYTES]:
-        raise CorruptEntryError("the checksum of a packed adapter is wrong")
+    if not hmac.compare_digest(check(content), data[len(_MAGIC) : _HEADER_BYTES]):
+        raise CorruptEntryError("the check of a packed adapter is wrong")
     end = 4 + int.from_bytes(content[:4], "little")
     try:
         names = json.loads(bytes(content[4:end]))

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from tenora_engine.adapters.hotness import Hotness
 from tenora_engine.adapters.identity import adapter_digest, config_key, draft_key, weights_key
 from tenora_engine.adapters.occupancy import TierOccupancy
-from tenora_engine.adapters.pack import CorruptEntryError, deserialise, serialise
+from tenora_engine.adapters.pack import Check, CorruptEntryError, deserialise, serialise
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
@@ -28,6 +29,7 @@ from tenora_engine.events import AdapterResidency
 from tenora_engine.fair_cache import FairCache
 from tenora_engine.pace import Pace, Work
 from tenora_engine.remote_store import open_remote
+from tenora_engine.sealing import Seal, is_damage
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -39,6 +41,7 @@ _CONNECT_TIMEOUT_S = 0.5
 _REPLY_TIMEOUT_S = 2.0
 _AWAY_S = 5.0  # Redis is left alone this long after it failed
 _STORE_TIMEOUT_S = 30
+_AROUND_BYTES = 2**20  # of an entry in Redis, beside what counts by `packed_bytes`
 
 _ALONE = Pace()  # of whoever needs no other's leave to work
 
@@ -161,13 +164,26 @@ class HostTier:
 
 
 class SharedTier:
-    """Packed adapters in Redis, shared by all engines of one layout. Redis is a cache here: when it
-    is away, slow or holds nonsense, that is a miss and a count, never a failure. Safe in threads.
-    """
+    """Packed adapters in Redis, shared by all engines of one layout and one `seal`. Redis is a
+    cache here: when it is away, slow or holds what is not ours, that is a miss and a count, never a
+    failure. `check` raises CorruptEntryError for tables that must not reach an arena. Safe in
+    threads."""
 
-    def __init__(self, redis_url: str, layout_key: str, max_bytes: int, ttl_s: int) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        layout_key: str,
+        max_bytes: int,
+        ttl_s: int,
+        *,
+        seal: Seal,
+        check: Callable[[PackedAdapter], None],
+    ) -> None:
         self._layout_key = layout_key
-        self._layout = hashlib.sha256(layout_key.encode()).hexdigest()[:16]
+        # Entries of versions that did not seal them have other names: neither removes the other's.
+        self._layout = hashlib.sha256(f"sealed/{layout_key}".encode()).hexdigest()[:16]
+        self._seal = seal
+        self._check = check
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._redis = _connect(redis_url)
@@ -188,13 +204,16 @@ class SharedTier:
 
     def get(self, digest: str, work: Work = _ALONE) -> PackedAdapter | None:
         """The adapter; None on any kind of miss."""
+        key, longest = self.key(digest), self._max_bytes + _AROUND_BYTES
         with work.waiting():
-            data = self._ask(lambda redis: redis.get(self.key(digest)), None)
-        if not isinstance(data, bytes):
+            # No more than `put` has ever written, whatever lies there.
+            data = self._ask(lambda redis: redis.getrange(key, 0, longest), None, key)
+        if not isinstance(data, bytes) or not data:
             self._count("shared_misses")
             return None
         try:
-            packed = deserialise(data, self._layout_key, digest)
+            packed = deserialise(data, self._layout_key, digest, self._tag(key))
+            self._check(packed)
         except CorruptEntryError:
             self._count("shared_corrupt")
             self.remove(digest)
@@ -207,8 +226,8 @@ class SharedTier:
         if packed_bytes(packed) > self._max_bytes:
             self._count("shared_too_large")
             return False
-        data = serialise(packed)
         key = self.key(packed.digest)
+        data = serialise(packed, self._tag(key))
         with work.waiting():
             stored = self._ask(lambda redis: bool(redis.set(key, data, ex=self._ttl_s)), False)
         if stored:
@@ -239,30 +258,43 @@ class SharedTier:
 
     def hottest(self, count: int) -> list[str]:
         """Digests of those that all engines together use most, whether or not Redis has them."""
-        return self._ask(lambda redis: self._hotness.hottest(redis, count), [])
+        ask = self._hotness.hottest
+        return self._ask(lambda redis: ask(redis, count), [], self._hotness.key)
 
     def use(self, uses: Mapping[str, int]) -> None:
         """Adapters were used so many times by digest, from whichever tier: they are the hotter, and
         what Redis has of them lives the longer."""
         counts = {digest: (self.key(digest), count) for digest, count in uses.items()}
-        self._ask(lambda redis: self._hotness.use(redis, counts), None)
+        self._ask(lambda redis: self._hotness.use(redis, counts), None, self._hotness.key)
 
     def stored_bytes(self, digest: str) -> int:
         """What its entry takes; 0 if there is none."""
-        return self._ask(lambda redis: int(redis.strlen(self.key(digest))), 0)
+        key = self.key(digest)
+        return self._ask(lambda redis: int(redis.strlen(key)), 0, key)
 
     def close(self) -> None:
         self._redis.close()
 
-    def _ask(self, command: Callable[[Redis], T], otherwise: T) -> T:
-        """Run one command; `otherwise` when Redis is, or was a moment ago, not to be reached."""
+    def _tag(self, key: str) -> Check:
+        return partial(self._seal.tag, "adapter", key)
+
+    def _ask(self, command: Callable[[Redis], T], otherwise: T, key: str | None = None) -> T:
+        """Run one command; `otherwise` when Redis is, or was a moment ago, not to be reached. Where
+        `key` holds what is not ours, it goes."""
         from redis import RedisError
 
         if time.monotonic() < self._away_until:
             self._count("shared_errors")
             return otherwise
         try:
-            return command(self._redis)
+            try:
+                return command(self._redis)
+            except RedisError as error:
+                if key is None or not is_damage(error):
+                    raise
+                self._count("shared_corrupt")
+                self._redis.delete(key)
+                return otherwise
         except (RedisError, OSError):
             self._away_until = time.monotonic() + _AWAY_S
             self._count("shared_errors")

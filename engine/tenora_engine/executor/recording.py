@@ -205,6 +205,7 @@ def _without_secrets(config: ResolvedConfig) -> ResolvedConfig:
     engine = msgspec.structs.replace(
         config.engine,
         redis_url=None,
+        redis_key=b"",
         object_store=None,
         outbox_dir=None,
         record=None,

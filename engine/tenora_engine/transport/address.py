@@ -9,7 +9,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import zmq
 from zmq.utils import z85
 
 from tenora_engine.errors import EngineUnavailableError, InsecureEndpointError
+from tenora_engine.transport.strangers import HANDSHAKE_S, Strangers, can_watch
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 QUEUED_MESSAGES_MAX = 100_000
 """Per peer; one message a step, so many minutes of a peer that does not read."""
 
+MESSAGE_MAX_BYTES = 8 * 2**20
+"""Of one message to an engine, handshakes included: a prompt of a million tokens takes five. A peer
+that announces more is disconnected before anything is kept of it."""
+
+_ANSWER_MAX_BYTES = 256 * 2**20  # of one message from an engine, which keeps less for a client
 _UNIX_PATH_MAX = 100  # sockaddr_un holds 108 bytes, 104 on BSD
 _SEED_BYTES = 32
 
@@ -98,13 +104,17 @@ class EngineAddress(msgspec.Struct, frozen=True):
             router.set_hwm(QUEUED_MESSAGES_MAX)
             router.setsockopt(zmq.ROUTER_MANDATORY, 1)
             router.setsockopt(zmq.LINGER, 1000)
-            doorman = None if self._curve is None else _doorman(context, self._curve)
-            try:
+            router.setsockopt(zmq.MAXMSGSIZE, MESSAGE_MAX_BYTES)
+            router.setsockopt(zmq.HANDSHAKE_IVL, round(HANDSHAKE_S * 1000))
+            with ExitStack() as stack:
+                if self._curve is not None:
+                    stack.callback(_doorman(context, self._curve).stop)
+                    if can_watch():
+                        strangers = Strangers(router)
+                        strangers.start()
+                        stack.callback(strangers.close)
                 self._bind(router)
                 yield router
-            finally:
-                if doorman is not None:
-                    doorman.stop()
 
     def _bind(self, router: zmq.Socket[bytes]) -> None:
         try:
@@ -130,6 +140,7 @@ class EngineAddress(msgspec.Struct, frozen=True):
     def connect(self, dealer: zmq.Socket[Any]) -> None:
         """Raises InsecureEndpointError."""
         self.check()
+        dealer.setsockopt(zmq.MAXMSGSIZE, _ANSWER_MAX_BYTES)
         if self._curve is not None:
             dealer.curve_serverkey = self._curve.server_public.encode()
             dealer.curve_publickey = self._curve.client_public.encode()

@@ -20,7 +20,7 @@ from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport import messages as m
-from tenora_engine.transport.address import EngineAddress
+from tenora_engine.transport.address import MESSAGE_MAX_BYTES, EngineAddress
 from tenora_engine.transport.heartbeat import Heartbeat
 from tenora_engine.transport.link import EngineLink
 from tenora_engine.transport.routing import RoutedClient, stopped_error
@@ -268,6 +268,11 @@ class RemoteEngineClient(RoutedClient):
             msgspec.MsgspecError,
         ) as error:
             raise InvalidRequestError(f"a value cannot be sent to the engine: {error}") from error
+        if len(data) > MESSAGE_MAX_BYTES:  # it would end the connection, and all that runs by it
+            raise InvalidRequestError(
+                f"the request takes {len(data)} bytes on its way to the engine, at most "
+                f"{MESSAGE_MAX_BYTES} are possible; shorten it"
+            )
         if self._link is not None and not self._link.send(data):
             self._lost(EngineUnavailableError("the engine does not accept messages any more"))
 

@@ -19,7 +19,7 @@ import zmq
 from tenora_engine.config import EngineConfig
 from tenora_engine.errors import EngineError, ModelLoadError
 from tenora_engine.garbage import collect_nothing_yet, seldom_collect
-from tenora_engine.machine import usable_cpus
+from tenora_engine.machine import raise_open_files, usable_cpus
 from tenora_engine.printable import log_printable
 from tenora_engine.threads import call_in_ending_thread, set_compute_threads
 from tenora_engine.transport import messages as m
@@ -110,6 +110,7 @@ def _serve(
     comm = Path("/proc/self/comm")
     if comm.exists():
         comm.write_text("tenora-engine")
+    raise_open_files()
     with boot.address.listening() as socket:
         report(m.Listening(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
         engine = _build(boot)

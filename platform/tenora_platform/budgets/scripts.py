@@ -20,6 +20,8 @@ PENDING_MS = 86_400_000
 """So long an event that only an API process has told of is believed to come to the books."""
 STORED_MS = 3_600_000
 """So long an event's id is kept after the books had it, in case an API process tells of it late."""
+HOLD_MS_MAX = 86_400_000
+"""No lease is longer; a hold that says so is none of ours."""
 KEPT_MS = 86_400_000
 """Counters that no request has asked for go: the next one has the books read."""
 LENGTHS_KEPT_MS = 30 * 86_400_000
@@ -29,6 +31,12 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local function whole(number) return string.format('%.0f', number) end
+
+-- What a counter holds; nil for what is none of ours, which is not known then.
+local function counter(name)
+  local kept = redis.call('HGET', KEYS[1], name)
+  return kept and #kept <= 24 and string.match(kept, '^%-?%d+$') and kept or nil
+end
 """
 
 _COUNT = (
@@ -51,7 +59,7 @@ end
 
 local function charge(nanos, day, key, at)
   for _, name in ipairs(names_of(day, key, at)) do
-    local kept = redis.call('HGET', KEYS[1], name)
+    local kept = counter(name)
     if kept then redis.call('HSET', KEYS[1], name, whole(tonumber(kept) + nanos)) end
   end
 end
@@ -105,7 +113,7 @@ end
 ACQUIRE = (
     _NOW
     + f"""
-local KEPT_MS = {KEPT_MS}
+local KEPT_MS, HOLD_MS_MAX = {KEPT_MS}, {HOLD_MS_MAX}
 """
     + """
 local lease_ms, keys, model = tonumber(ARGV[1]), ARGV[2], ARGV[3]
@@ -121,7 +129,7 @@ for each = 1, budgets do held_of[ARGV[6 + 3 * each]] = 0 end
 local holds = redis.call('HGETALL', KEYS[2])
 for i = 1, #holds, 2 do
   local until_ms, nanos, of = string.match(holds[i + 1], '^(%d+)|(%d+)|(.*)$')
-  if tonumber(until_ms) <= now then
+  if tonumber(until_ms) <= now or tonumber(until_ms) > now + HOLD_MS_MAX or #nanos > 18 then
     redis.call('HDEL', KEYS[2], holds[i])
   elseif not own[holds[i]] then
     held_of[''] = held_of[''] + nanos
@@ -137,7 +145,8 @@ local history = redis.call('HGET', KEYS[6], model)
 if history then
   local seen, mean, variance = string.match(history, '^(%d+)|([^|]+)|([^|]+)$')
   local likely = math.ceil(mean + 2 * math.sqrt(variance))
-  if tonumber(seen) >= 8 or likely > expected then expected = likely end
+  local is_sane = likely >= 0 and likely < 1e9
+  if is_sane and (tonumber(seen) >= 8 or likely > expected) then expected = likely end
 end
 
 local wanted, amounts = 0, {}
@@ -151,11 +160,11 @@ end
 local what, index, found = 'held', 0, {}
 for each = 1, budgets do
   local at = 4 + 3 * each
-  local spent, cap = redis.call('HGET', KEYS[1], ARGV[at]), ARGV[at + 1]
+  local spent, cap = counter(ARGV[at]), ARGV[at + 1]
   if cap == '' then
-    cap = redis.call('HGET', KEYS[1], 'credit_cap')
-    local ends = tonumber(redis.call('HGET', KEYS[1], 'credit_until') or '0')
-    if not cap or now >= ends then spent = false end
+    cap = counter('credit_cap')
+    local ends = tonumber(counter('credit_until') or '0')
+    if not cap or now >= ends then spent = nil end
   end
   table.insert(found, spent or '')
   table.insert(found, cap or '')
@@ -278,7 +287,7 @@ local wrong = {}
 for i = 9, first - 1, 2 do
   local name = ARGV[i]
   local right = whole(ARGV[i + 1] + (beside[name] or 0))
-  local kept = redis.call('HGET', KEYS[1], name)
+  local kept = counter(name)
   if not kept or (mend and kept ~= right) then redis.call('HSET', KEYS[1], name, right) end
   if kept and mend and kept ~= right then
     table.insert(wrong, name); table.insert(wrong, kept); table.insert(wrong, right)

@@ -21,10 +21,13 @@ from tenora_platform.budgets.credit import Credit, credit_of
 from tenora_platform.budgets.repository import Span
 from tenora_platform.budgets.store import BudgetStore, Correction, Snapshot
 from tenora_platform.db import Database
+from tenora_platform.usage.ids import is_event_text
 
 LATELY = timedelta(minutes=2)
 """So long after an event was stored the sink may still be about to tell of it."""
-_ACCOUNT = re.compile(r"(?:k:(?P<key>.*):)?(?P<span>[dm]):(?P<period>\d{4}-\d\d(?:-\d\d)?)")
+_ACCOUNT = re.compile(
+    r"(?:k:(?P<key>[A-Za-z0-9_-]+):)?(?P<span>[dm]):(?P<period>\d{4}-\d\d(?:-\d\d)?)"
+)
 
 
 class Seeder:
@@ -39,7 +42,8 @@ class Seeder:
     ) -> list[Correction]:
         """Make these accounts known; with `mend` put right what is known already, and say what was
         wrong. Raises RedisError or SQLAlchemyError while a server is away."""
-        before_ms, pending = await self._store.open(tenant_id)
+        before_ms, told = await self._store.open(tenant_id)
+        pending = [each for each in told if is_event_text(each)]
         async with self._db.tenant_session(tenant_id) as session:
             await one_snapshot(session)
             credit = await credit_of(session, tenant_id, now) if CREDIT in accounts else None
@@ -74,6 +78,17 @@ class Seeder:
 async def one_snapshot(session: AsyncSession) -> None:
     """All that this session reads is of one moment. Call it first."""
     await session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+
+
+def is_account(name: str) -> bool:
+    """Whether a counter's name is one that we give."""
+    if name == CREDIT:
+        return True
+    try:
+        span_of(name, None)
+    except ValueError:
+        return False
+    return True
 
 
 def span_of(account: str, credit: Credit | None) -> Span:

@@ -4,6 +4,7 @@ keys; what a refusal means, and what the database says, is not its matter."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,9 @@ from redis.asyncio import Redis
 from tenora_platform.budgets.accounts import Budget, Charge
 from tenora_platform.budgets.scripts import ACQUIRE, COUNT, OPEN, RENEW, RETAKE, SEED
 
+_NUMBER = re.compile(rb"-?[0-9]{1,24}")
+_EVENT = re.compile(rb"[!-~]{1,200}")
+_TENANT = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 TENANTS = "tenora:budgets"
 """The tenants that have counters."""
 
@@ -176,8 +180,12 @@ class BudgetStore:
         return [tenant_id for tenant_id, there in zip(tenant_ids, found, strict=True) if there]
 
     async def tenants(self) -> list[str]:
-        found = await self.redis.smembers(TENANTS)
-        return sorted(_text(each) for each in found)
+        """Without names that are no tenant's, which go."""
+        found: Any = await self.redis.smembers(TENANTS)
+        strange = [each for each in found if _TENANT.fullmatch(each) is None]
+        if strange:
+            await self.redis.srem(TENANTS, *strange)
+        return sorted(each.decode() for each in found if each not in strange)
 
     async def drop(self, tenant_id: str) -> None:
         """It has no counters any more."""
@@ -188,7 +196,7 @@ class BudgetStore:
         book has confirmed yet)."""
         await self.redis.sadd(TENANTS, tenant_id)
         now, *pending = await self._open(keys=_keys(tenant_id))
-        return int(now), [each.decode() for each in pending]
+        return int(now), [each.decode() for each in pending if _EVENT.fullmatch(each)]
 
     async def accounts(self, tenant_id: str) -> list[str]:
         """The accounts that are known."""
@@ -260,11 +268,13 @@ def _ms(time: datetime) -> int:
 
 def _text(value: bytes | str) -> str:
     """Redis gives bytes, as we connect; its types allow for both."""
-    return value if isinstance(value, str) else value.decode()
+    return value if isinstance(value, str) else value.decode(errors="replace")
 
 
 def _number(value: bytes | str | None) -> int | None:
-    return int(value) if value else None
+    """None for what is no number of ours too: it is not known then."""
+    raw = value.encode() if isinstance(value, str) else value
+    return int(raw) if raw and _NUMBER.fullmatch(raw) is not None else None
 
 
 def _keys(tenant_id: str) -> list[str]:

@@ -12,8 +12,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
+from tenora_engine.sealing import Seal
 from tenora_platform.budgets.accounts import money_of
-from tenora_platform.budgets.seeding import Seeder
+from tenora_platform.budgets.seeding import Seeder, is_account
 from tenora_platform.budgets.store import BudgetStore, Correction
 from tenora_platform.db import Database
 from tenora_platform.operations.metrics import Metrics
@@ -25,14 +26,25 @@ _TIMES_SLOWER = 20  # a sum over a month that takes 10 s is made every 200 s
 _SHOWN_MAX = 20
 _SHOWN = "tenora:budgets:corrections"  # list, the newest first
 _SHOWN_S = 86_400
+_SEALED = "budget-corrections"
+_LONGEST_MS = 6 * 3600 * 1000  # a tenant is compared that often at least
 _log = structlog.get_logger(__name__)
+
+
+# ARGV: milliseconds, the most that a turn of ours ever lasts: a longer one is somebody else's.
+_TURN = """
+local left = redis.call('PTTL', KEYS[1])
+if left == -1 or left > tonumber(ARGV[2]) then redis.call('DEL', KEYS[1]) end
+return redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1])
+"""
 
 
 class TrueUp:
     """One runs in each worker; a lock in Redis keeps them apart."""
 
-    def __init__(self, db: Database, store: BudgetStore, metrics: Metrics) -> None:
+    def __init__(self, db: Database, store: BudgetStore, metrics: Metrics, seal: Seal) -> None:
         self._store = store
+        self._seal = seal
         self._seeder = Seeder(db, store)
         self._redis = store.redis
         self._metrics = metrics
@@ -50,7 +62,8 @@ class TrueUp:
         """Each tenant whose turn it is."""
         for tenant_id in await self._store.tenants():
             turn = f"tenora:budgets:{{{tenant_id}}}:compared"
-            if await self._redis.set(turn, "1", nx=True, px=int(EVERY_S * 1000)):
+            longest_ms = str(_LONGEST_MS)
+            if await self._redis.eval(_TURN, 1, turn, str(int(EVERY_S * 1000)), longest_ms):
                 began_s = time.monotonic()
                 try:
                     await self.compare(tenant_id)
@@ -58,11 +71,12 @@ class TrueUp:
                     _log.error("budget not compared", tenant=tenant_id, exc_info=error)
                 took_s = time.monotonic() - began_s
                 if took_s * _TIMES_SLOWER > EVERY_S:
-                    await self._redis.set(turn, "1", px=int(took_s * _TIMES_SLOWER * 1000))
+                    rest_ms = min(int(took_s * _TIMES_SLOWER * 1000), _LONGEST_MS)
+                    await self._redis.set(turn, "1", px=rest_ms)
 
     async def compare(self, tenant_id: str) -> list[Correction]:
         """One tenant's counters with the books; what was wrong and is right now."""
-        accounts = await self._store.accounts(tenant_id)
+        accounts = [name for name in await self._store.accounts(tenant_id) if is_account(name)]
         if not accounts:
             await self._store.drop(tenant_id)
             return []
@@ -84,16 +98,18 @@ class TrueUp:
         )
         _log.warning("budget counter corrected", **shown.model_dump(exclude={"found_at"}))
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.lpush(_SHOWN, shown.model_dump_json())
+            content = shown.model_dump_json().encode()
+            pipe.lpush(_SHOWN, self._seal.close(_SEALED, _SHOWN, content, _SHOWN_S))
             pipe.ltrim(_SHOWN, 0, _SHOWN_MAX - 1)
             pipe.expire(_SHOWN, _SHOWN_S)
             await pipe.execute()
 
 
-async def last_corrections(redis: Redis) -> list[BudgetCorrection]:
+async def last_corrections(redis: Redis, seal: Seal) -> list[BudgetCorrection]:
     """Of a day, the newest first; none while Redis is away."""
     try:
-        found = await redis.lrange(_SHOWN, 0, -1)
+        found = await redis.lrange(_SHOWN, 0, _SHOWN_MAX - 1)
     except RedisError:
         return []
-    return [BudgetCorrection.model_validate_json(each) for each in found]
+    opened = [seal.open(_SEALED, _SHOWN, each) for each in found]
+    return [BudgetCorrection.model_validate_json(each) for each in opened if each is not None]

@@ -9,8 +9,9 @@ from ipaddress import ip_address
 from multiprocessing import get_context
 from pathlib import Path
 
+from tenora_engine.machine import raise_open_files
 from tenora_platform.cli.errors import CliError, plain_words
-from tenora_platform.connections import FILES_KEPT, raise_open_files
+from tenora_platform.connections import FILES_KEPT
 from tenora_platform.processes.listening import listen
 from tenora_platform.serving import CONNECTIONS_MIN
 from tenora_platform.settings import Settings

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
+from tenora_engine.sealing import Seal
 from tenora_platform.admin_key import has_admin_key
 from tenora_platform.bootstrap import database_urls, migration_state, prepare_database
 from tenora_platform.cli.checks import (
@@ -37,7 +38,7 @@ from tenora_platform.logs import configure_logging
 from tenora_platform.processes.engine_address import engine_address
 from tenora_platform.processes.listening import listen
 from tenora_platform.processes.presence import Presence, this_process
-from tenora_platform.redis_client import open_redis
+from tenora_platform.redis_client import open_redis, redis_seal
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
@@ -53,7 +54,7 @@ def engine(settings: Settings) -> None:
         _say("TENORA_REDIS_URL is not set, so this engine shares no Redis with other engines")
     config = settings.to_engine_config()
     if settings.redis_url is not None:
-        _say_present(settings.redis_url)
+        _say_present(settings.redis_url, redis_seal(settings.server_secret()))
     _say(f"engine {config.served_name} ({config.device}, {config.dtype}) at {address.endpoint}")
     _say(f"device {config.device}: {choose_device(settings.device).why}")
     logging.getLogger("tenora_engine").setLevel(logging.INFO)
@@ -142,13 +143,13 @@ def require_installation(settings: Settings) -> None:
         )
 
 
-def _say_present(redis_url: str) -> None:
+def _say_present(redis_url: str, seal: Seal) -> None:
     """From a thread, for as long as this engine lives."""
 
     async def keep() -> None:
         engine = this_process("engine")
         async with open_redis(redis_url) as redis:
-            await Presence(redis, lambda: [engine]).keep()
+            await Presence(redis, seal, lambda: [engine]).keep()
 
     threading.Thread(target=lambda: asyncio.run(keep()), name="presence", daemon=True).start()
 

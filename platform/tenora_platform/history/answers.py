@@ -5,6 +5,7 @@ they were."""
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from tenora_platform.edge import is_clients
 
 MINUTE_S = 60
 _KEY = "tenora:answers:"  # hash of one minute: tenant|class|status -> how many
+_NAME = re.compile(rb"([0-9A-Za-z_-]*)\|([a-z_-]*)\|([1-5][0-9]{2})")
+_DIGITS_MAX = 15
 _KEPT_S = 86_400
 _EVERY_S = 2.0
 _WAITING_MAX = 20_000  # while Redis is away; what is more is not counted
@@ -66,7 +69,10 @@ class AnswerCounts:
         found: dict[tuple[str, str], dict[str, int]] = {}
         counts: dict[bytes, bytes] = await self._redis.hgetall(f"{_KEY}{minute_s}")  # type: ignore[assignment]
         for name, count in counts.items():
-            tenant_id, class_, status = name.decode().split("|")
+            match = _NAME.fullmatch(name)
+            if match is None or not (count.isdigit() and len(count) <= _DIGITS_MAX):
+                continue  # not ours
+            tenant_id, class_, status = (part.decode() for part in match.groups())
             found.setdefault((tenant_id, class_), {})[status] = int(count)
         return found
 

@@ -15,13 +15,14 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from tenora_engine.sealing import Seal
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import ApiError, ForbiddenError, UnauthorizedError, server_stopping
 
 POLL_S = 1.0
-_ENDED = (
-    "tenora:ended"  # sorted set: "tenant:<id>", "key:<id>" or "secret:<prefix>", by Redis' own time
-)
+_ENDED = "tenora:ended"
+"""Sorted set: "tenant:<id>", "key:<id>" or "secret:<prefix>", sealed, by Redis' own time."""
+_SEALED = "ended"
 _KEPT_S = 600  # a process that has not asked for so long has ended its streams for other reasons
 _log = structlog.get_logger(__name__)
 
@@ -60,8 +61,9 @@ class Flight:
 class Flights:
     """`keep_watch` must run beside it."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, seal: Seal) -> None:
         self._redis = redis
+        self._seal = seal
         self._flying: set[Flight] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._unsaid: dict[str, None] = {}  # what Redis has not taken yet, in order
@@ -109,8 +111,10 @@ class Flights:
             since = last or f"{(self._began_s - time.monotonic()) * 1e6:.0f}"
             try:
                 now, found = await self._redis.eval(_READ, 1, _ENDED, since, str(_KEPT_S * 10**6))
-                for said in found:
-                    self._end_of(said.decode())
+                for member in found:
+                    said = self._seal.open(_SEALED, "", member)
+                    if said is not None:
+                        self._end_of(said.decode())
                 last = now.decode()
                 await self._say()
             except RedisError as error:
@@ -136,7 +140,8 @@ class Flights:
 
     async def _say(self) -> None:
         for said in list(self._unsaid):
-            await self._redis.eval(_WRITE, 1, _ENDED, said, str(_KEPT_S))
+            member = self._seal.close(_SEALED, "", said.encode(), _KEPT_S)
+            await self._redis.eval(_WRITE, 1, _ENDED, member, str(_KEPT_S))
             self._unsaid.pop(said, None)
 
     def _end_of(self, said: str) -> None:

@@ -40,10 +40,13 @@ local function cells_of(window, from, to)
   return raw .. redis.call('GETRANGE', window.key, HEAD, ends)
 end
 
+-- A number as we write them: whatever else lies there counts as nothing.
+local function is_sane(number) return number >= 0 and number < 1e15 end
+
 local function counts_at(raw, index)
   if #raw < (index + 1) * CELL then return 0, 0 end
   local r, t = struct.unpack('<dd', raw, index * CELL + 1)
-  return r, t
+  return is_sane(r) and r or 0, is_sane(t) and t or 0
 end
 
 -- The slot up to which, on the way from one to another, there is so much of a kind; nil: nowhere.
@@ -77,6 +80,16 @@ local function forget(window, to)
   window.oldest, window.changed = to + 1, true
 end
 
+-- Loops go from `oldest` on, so that it must be near. Not a number is not equal to itself.
+local function is_ours(window, last)
+  return is_sane(window.r) and is_sane(window.t) and window.r_last == math.floor(window.r_last)
+    and window.t_last == math.floor(window.t_last) and window.oldest == math.floor(window.oldest)
+    and window.oldest > last - 2 * SLOTS and window.oldest <= last + SLOTS
+    and (window.r == 0 or window.r_last >= window.oldest)
+    and (window.t == 0 or window.t_last >= window.oldest)
+    and math.abs(window.places) < 1e9 and math.abs(window.leases) < 1e9
+end
+
 -- As it is now: what has left the minute is forgotten. `keep` it if it has `changed`.
 local function window_of(key)
   local window = new_window(key)
@@ -85,7 +98,9 @@ local function window_of(key)
   window.r, window.t, window.r_last, window.t_last, window.oldest, window.places, window.leases
     = struct.unpack('<ddddddd', head)
   local last = math.max(window.r_last, window.t_last)
-  if last < first or last >= slot + SLOTS then  -- all has left, or the server's clock was set back
+  -- All has left, or the server's clock was set back, or it is none of ours.
+  local is_current = last >= first and last < slot + SLOTS
+  if not (is_current and is_ours(window, last)) then
     redis.call('DEL', key)
     return new_window(key)
   end
@@ -147,6 +162,7 @@ local is_new = lease == '' or redis.call('HEXISTS', holds, lease) == 0
 
 -- What ran out of its lease is late: its places are free, what it reserved is still known.
 local function count_places(window, leases)
+  redis.call('ZREMRANGEBYSCORE', leases, now + 2 * lease_ms, '+inf')  -- no lease is so long
   for _, dead in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
     redis.call('ZREM', leases, dead)
     redis.call('ZADD', late, now + 2 * WINDOW_MS, dead)

@@ -11,6 +11,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from tenora_engine.sealing import Seal
 from tenora_platform.live.topics import TOPICS
 
 Heard = Callable[[str | None, frozenset[str]], None]
@@ -20,6 +21,8 @@ operator's, or nobody knows whose."""
 EVERYBODY = "*"
 
 _CHANNEL = "tenora:changes"
+_SEALED = "changes"
+_BELIEVED_S = 3600.0
 _GATHERED_S = 0.1
 """Of commits within it one message is made."""
 _TURN_S = 1.0  # well under the connection's own timeout
@@ -30,8 +33,9 @@ _Message = dict[str, list[str]]  # "" is the operator
 class Changes:
     """`tell` from anywhere in a process; `listen` where somebody wants to know."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, seal: Seal) -> None:
         self._redis = redis
+        self._seal = seal
         self._waiting: dict[str, set[str]] = {}
         self._sending: asyncio.Task[None] | None = None
         self._heard: Heard | None = None
@@ -79,7 +83,9 @@ class Changes:
             while True:
                 message = await channel.get_message(True, timeout=_TURN_S)
                 if message is not None:
-                    _tell(heard, message["data"])
+                    raw = self._seal.open(_SEALED, _CHANNEL, message["data"])
+                    if raw is not None:
+                        _tell(heard, raw)
 
     async def _send(self) -> None:
         while self._waiting:
@@ -87,7 +93,8 @@ class Changes:
             waiting, self._waiting = self._waiting, {}
             raw = msgspec.json.encode({whose: sorted(topics) for whose, topics in waiting.items()})
             try:
-                await self._redis.publish(_CHANNEL, raw)
+                sealed = self._seal.close(_SEALED, _CHANNEL, raw, _BELIEVED_S)
+                await self._redis.publish(_CHANNEL, sealed)
             except RedisError:  # at least here
                 if self._heard is not None:
                     _tell(self._heard, raw)

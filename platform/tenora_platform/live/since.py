@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -46,4 +47,18 @@ class Since:
                 pipe.expire(f"{_KEY}{key}", _KEPT_S)
                 pipe.get(f"{_KEY}{key}")
             answers = await pipe.execute()
-        return {key: float(said) for key, said in zip(keys, answers[2::3], strict=True) if said}
+        found = {}
+        for key, said in zip(keys, answers[2::3], strict=True):
+            since_s = _moment(said)
+            if since_s is not None and since_s <= now_s + _KEPT_S:
+                found[key] = since_s
+        return found
+
+
+def _moment(said: bytes | None) -> float | None:
+    """None for nothing, and for what is no time."""
+    try:
+        since_s = float(said or "nan")
+    except ValueError:
+        return None
+    return since_s if math.isfinite(since_s) and since_s >= 0 else None

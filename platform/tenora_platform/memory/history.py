@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
 from tenora_engine.pages import ArenaPages
+from tenora_engine.sealing import Seal
 
 EVERY_S = 10
 KEPT_S = 3600
@@ -25,6 +26,7 @@ SAMPLE_BYTES_MAX = 128 * 1024
 pages, then without its pages."""
 
 _INDEX = "tenora:memory:index"  # sorted set: JSON of (slot, pages by kind), by slot
+_SEALED = "pages"
 _MISSED_SLOTS = 6  # how far before the asked moment a sample may lie
 _log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
@@ -37,8 +39,9 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PageHistory:
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, seal: Seal) -> None:
         self._redis = redis
+        self._seal = seal
 
     async def keep(self, engine: EngineClient) -> None:
         """For ever; while Redis or the engine is away there are no samples."""
@@ -57,8 +60,9 @@ class PageHistory:
         if not await self._redis.set(taken, b"", nx=True, ex=3 * EVERY_S):
             return False
         pages = await engine.pages()
-        data = await asyncio.to_thread(_packed, pages)
-        sample = msgspec.json.encode(Sample(slot, pages.kinds))
+        packed, index = await asyncio.to_thread(_packed, pages), Sample(slot, pages.kinds)
+        data = self._seal.close(_SEALED, _key(slot), packed, KEPT_S + EVERY_S)
+        sample = self._seal.close(_SEALED, _INDEX, msgspec.json.encode(index), KEPT_S + EVERY_S)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.set(_key(slot), data, ex=KEPT_S + EVERY_S)
             pipe.zadd(_INDEX, {sample: slot})
@@ -71,14 +75,16 @@ class PageHistory:
         """Oldest first, of the last hour. Raises RedisError."""
         least = time.time() - KEPT_S
         found: Any = await self._redis.zrangebyscore(_INDEX, least, "+inf")
-        return [msgspec.json.decode(each, type=Sample) for each in found]
+        opened = [self._seal.open(_SEALED, _INDEX, each) for each in found]
+        return [msgspec.json.decode(each, type=Sample) for each in opened if each is not None]
 
     async def at(self, at_s: float) -> ArenaPages | None:
         """The last sample up to that moment, unless it is a minute older. Raises RedisError."""
         slot = int(at_s // EVERY_S) * EVERY_S
         keys = [_key(slot - EVERY_S * back) for back in range(_MISSED_SLOTS + 1)]
         found: Any = await self._redis.mget(keys)
-        for data in found:
+        for key, sealed in zip(keys, found, strict=True):
+            data = self._seal.open(_SEALED, key, sealed)
             if data is not None:
                 return await asyncio.to_thread(_unpacked, data)
         return None

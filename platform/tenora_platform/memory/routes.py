@@ -66,7 +66,7 @@ async def read_pages(
 async def read_page_history(state: State, at: At = None) -> PageHistoryView:
     """Get pages by kind over the last hour, kept across restarts; with `at` also the arena at that
     time."""
-    history = PageHistory(state.redis)
+    history = PageHistory(state.redis, state.seal)
     samples = [_sample(each.slot, each.kinds) for each in await history.samples()]
     if at is None:
         return PageHistoryView(every_s=EVERY_S, data=samples)

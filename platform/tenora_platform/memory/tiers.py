@@ -80,7 +80,7 @@ async def _shared(redis: Redis, prefix: str) -> list[str]:
     table = prefix.rstrip(":").replace(":adapter:", ":adapter-heat:", 1)
     try:
         hot: Any = await redis.zrevrange(table, 0, _HOT_MAX - 1)
-        digests = [each.decode() for each in hot]
+        digests = [each.decode(errors="replace") for each in hot]
         async with redis.pipeline(transaction=False) as pipe:
             for digest in digests:
                 pipe.exists(prefix + digest)

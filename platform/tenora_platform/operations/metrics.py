@@ -132,6 +132,12 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.redis_rejected = Counter(
+            "tenora_redis_rejected",
+            "Values found in Redis that this installation did not write there, by their kind",
+            ["kind"],
+            registry=self.registry,
+        )
         self.invoices = Counter(
             "tenora_invoices",
             "Invoices made, including drafts made again",

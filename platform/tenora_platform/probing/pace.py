@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats, UsageRecord
+from tenora_engine.sealing import Seal
 
 SHARE = 0.05
 """Of one core's time at most, while anybody else has been served in the last QUIET_S."""
@@ -33,6 +34,8 @@ TOLD_S = 600  # who has told nothing for so long does not probe any more
 
 _REST = "tenora:probing:rest"
 _TOLD = "tenora:probing"
+_SEALED = "probing"
+_REST_MAX_S = 3600.0  # whatever Redis says of others' rests
 _log = structlog.get_logger(__name__)
 
 
@@ -61,10 +64,13 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         return waiting * each_s
 
 
-async def told(redis: Redis) -> Told | None:
-    """None where nobody probes. Raises RedisError."""
-    raw = await redis.get(_TOLD)
-    return None if raw is None else msgspec.json.decode(raw, type=Told)
+async def told(redis: Redis, seal: Seal) -> Told | None:
+    """None where nobody probes, and for what no worker of ours has said. Raises RedisError."""
+    content = seal.open(_SEALED, _TOLD, await redis.get(_TOLD))
+    try:
+        return None if content is None else msgspec.json.decode(content, type=Told)
+    except msgspec.MsgspecError:  # of another version
+        return None
 
 
 class Others:
@@ -97,12 +103,14 @@ class Pace:
         self,
         engine: EngineClient,
         redis: Redis,
+        seal: Seal,
         own: Collection[str],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._engine = engine
         self._redis = redis
+        self._seal = seal
         self._clock = clock
         self._sleep = sleep
         self._others = Others(own, clock)
@@ -175,7 +183,8 @@ class Pace:
     async def _rest_s(self) -> float:
         left_ms = await self._in_redis(self._redis.pttl(_REST))
         own_s = self._rest_until_s - self._clock()
-        return max(own_s, left_ms / 1000 if isinstance(left_ms, int) else 0.0)
+        told_s = left_ms / 1000 if isinstance(left_ms, int) else 0.0
+        return max(own_s, min(told_s, _REST_MAX_S))
 
     async def _tell(self) -> None:
         now_s = self._clock()
@@ -191,7 +200,8 @@ class Pace:
             version_core_s=None if self._means is None else self._means[0],
             version_s=None if self._means is None else self._means[1],
         )
-        await self._in_redis(self._redis.set(_TOLD, msgspec.json.encode(said), ex=TOLD_S))
+        raw = self._seal.close(_SEALED, _TOLD, msgspec.json.encode(said), TOLD_S)
+        await self._in_redis(self._redis.set(_TOLD, raw, ex=TOLD_S))
 
     async def _in_redis(self, command: Awaitable[object]) -> object:
         """None where it does not answer: this process keeps its own rest."""

@@ -20,7 +20,7 @@ async def progress(session: AsyncSession, state: AppState) -> ProbingView:
     """From the rows, and from what the worker that probes says."""
     waiting = await repository.count_waiting(session, COUNTED_MAX)
     try:
-        said = await told(state.redis)
+        said = await told(state.redis, state.seal)
     except (RedisError, OSError):
         said = None
     enabled = state.settings.probe_adapters

@@ -92,7 +92,7 @@ class Prober:
             self._tenant = await probing_tenant(self._state)
         self._own |= {self._tenant.key, *await self._canaries()}
         if self._pace is None:
-            self._pace = Pace(engine, self._state.redis, self._own)
+            self._pace = Pace(engine, self._state.redis, self._state.seal, self._own)
         context = {"tenant_id": self._tenant.key, "model": engine.model.id}
         asker = Asker(engine, self._tenant, context, self._pace, keep)
         await self._pace.begin(version.id)

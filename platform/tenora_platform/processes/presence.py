@@ -19,6 +19,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from tenora_engine.sealing import Seal
 from tenora_platform.reconciliation.told import Told
 from tenora_platform.registry.store_told import StoreTold
 
@@ -29,11 +30,13 @@ KEPT_S = 5.0
 Role = Literal["supervisor", "engine", "api", "worker", "all"]
 """`all` is an API process that does a worker's work too, as tests have it."""
 
+_BELIEVED_S = 3600.0  # whoever says it again later is another; hosts' clocks may differ
+_SEALED = "process"
 _MISSED_S = 10.0
 _KEY = "tenora:processes"  # hash: id -> when it was said, in milliseconds of Redis' clock, and what
 _log = structlog.get_logger(__name__)
 
-# ARGV: id ('': only read), record, kept milliseconds. Returns the records of who is there.
+# ARGV: id ('': only read), record, kept milliseconds. Returns ids and records of who is there.
 _SAY = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -44,7 +47,9 @@ end
 local there, all = {}, redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   local said, record = string.match(all[i + 1], '^(%d+) (.*)$')
-  if said and now - said <= tonumber(ARGV[3]) then
+  local age_ms = said and now - said
+  if age_ms and age_ms <= tonumber(ARGV[3]) and age_ms >= -tonumber(ARGV[3]) then
+    table.insert(there, all[i])
     table.insert(there, record)
   else
     redis.call('HDEL', KEYS[1], all[i])
@@ -94,8 +99,9 @@ class Presence:
     `unbilled`, `proof` and `store` as a worker said it, `api_processes` as they were counted (0:
     never)."""
 
-    def __init__(self, redis: Redis, said: Callable[[], Sequence[Process]]) -> None:
+    def __init__(self, redis: Redis, seal: Seal, said: Callable[[], Sequence[Process]]) -> None:
         self._redis = redis
+        self._seal = seal
         self._said = said
         self.others: list[Process] | None = None
         self.unbilled: tuple[int, int] | None = None
@@ -121,12 +127,13 @@ class Presence:
 
     async def read(self) -> list[Process]:
         """Who is there now. Raises RedisError."""
-        return _processes(await self._run("", b""))
+        return self._processes(await self._run("", b""))
 
     async def _once(self) -> None:
         try:
             for record in self._said():
-                self._note(_processes(await self._run(record.id, msgspec.json.encode(record))))
+                raw = self._seal.close(_SEALED, record.id, msgspec.json.encode(record), _BELIEVED_S)
+                self._note(self._processes(await self._run(record.id, raw)))
         except RedisError as error:
             if self.others is not None:
                 _log.warning("process could not be announced in Redis", reason=str(error))
@@ -150,13 +157,15 @@ class Presence:
         found: list[bytes] = await self._redis.eval(_SAY, 1, _KEY, process_id, record, kept_ms)
         return found
 
-
-def _processes(records: Sequence[bytes]) -> list[Process]:
-    found = []
-    for record in records:
-        with contextlib.suppress(msgspec.MsgspecError):  # of another version
-            found.append(msgspec.json.decode(record, type=Process))
-    return sorted(found, key=_order)
+    def _processes(self, said: Sequence[bytes]) -> list[Process]:
+        """Of ids and records in turn; without those that are not ours, or of another version."""
+        found = []
+        for process_id, record in zip(said[::2], said[1::2], strict=True):
+            content = self._seal.open(_SEALED, process_id.decode(errors="replace"), record)
+            if content is not None:
+                with contextlib.suppress(msgspec.MsgspecError):
+                    found.append(msgspec.json.decode(content, type=Process))
+        return sorted(found, key=_order)
 
 
 def _order(process: Process) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from tenora_platform.processes.handover import Handover
 from tenora_platform.processes.held_process import HeldProcess
 from tenora_platform.processes.metrics_dir import fresh_metrics_dir
 from tenora_platform.processes.presence import Presence, Process, this_process
-from tenora_platform.redis_client import open_redis
+from tenora_platform.redis_client import open_redis, redis_seal
 from tenora_platform.settings import Settings
 
 API = "tenora_platform.processes.api"
@@ -156,7 +156,8 @@ class Supervisor:
     async def _keep_presence(self) -> None:
         assert self._settings.redis_url is not None
         async with open_redis(self._settings.redis_url) as redis:
-            await Presence(redis, self._said).keep()
+            seal = redis_seal(self._settings.server_secret())
+            await Presence(redis, seal, self._said).keep()
 
 
 async def _stop_all(parts: list[HeldProcess]) -> None:

@@ -27,6 +27,7 @@ _TAKE = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], now + 2 * ARGV[2], '+inf')  -- no lease is so long
 local there = redis.call('ZRANGE', KEYS[1], 0, -1)
 local mine = 0
 for _, each in ipairs(there) do

@@ -112,7 +112,7 @@ async def stored_bytes(session: AsyncSession, tenant_id: str, besides: str | Non
     return int(await session.scalar(select(total)) or 0)
 
 
-def open_uploads(tenant_id: str, now: datetime) -> Select[tuple[int]]:
+def open_uploads(tenant_id: str, now: datetime) -> Select[Any]:
     """How many there are."""
     return select(func.count()).where(
         UploadRow.tenant_id == tenant_id, UploadRow.status.in_(OPEN), UploadRow.expires_at > now

@@ -15,7 +15,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tenora_engine.request import AdapterRef
+from tenora_engine.sealing import Seal
 from tenora_platform.db import Database
+from tenora_platform.epochs import epoch_of, new_epoch
 from tenora_platform.errors import NotFoundError
 from tenora_platform.registry import repository
 from tenora_platform.registry.repository import SERVABLE
@@ -27,6 +29,7 @@ from tenora_platform.single_flight import SingleFlight
 
 FOUND_TTL_S = 60
 MISSING_TTL_S = 5  # short: a name that is guessed today may be made tomorrow
+_SEALED = "model"
 
 _MODEL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,62})(@(?P<which>[A-Za-z0-9._-]{1,63}))?")
 _log = structlog.get_logger(__name__)
@@ -74,7 +77,7 @@ class _Meaning(msgspec.Struct, frozen=True):
 class _Cached(msgspec.Struct, frozen=True):
     """A meaning, while `epoch` is current."""
 
-    epoch: str
+    epoch: bytes
     meaning: _Meaning
 
 
@@ -91,9 +94,10 @@ class ResolvedModel:
 class Resolver:
     """What it finds, Redis remembers for all processes; this one keeps nothing."""
 
-    def __init__(self, db: Database, redis: Redis, secret: ServerSecret) -> None:
+    def __init__(self, db: Database, redis: Redis, secret: ServerSecret, seal: Seal) -> None:
         self._db = db
         self._redis = redis
+        self._seal = seal
         self._split_key = secret.key("alias-split")
         self._flights: SingleFlight[_Cached] = SingleFlight()
 
@@ -133,7 +137,7 @@ class Resolver:
     async def invalidate(self, tenant_id: str) -> None:
         """Forget the tenant's names, everywhere, now. Call it after the commit of any change."""
         try:
-            await self._redis.incr(_epoch_key(tenant_id))
+            await self._redis.set(_epoch_key(tenant_id), new_epoch())
         except RedisError as error:
             _log.warning(
                 "cached adapters could not be invalidated",
@@ -141,7 +145,7 @@ class Resolver:
                 stale_s_max=FOUND_TTL_S,
             )
 
-    async def _recall(self, tenant_id: str, model: str) -> tuple[str | None, _Cached | None]:
+    async def _recall(self, tenant_id: str, model: str) -> tuple[bytes | None, _Cached | None]:
         """The epoch (None: Redis does not answer) and what is remembered, if still good."""
         try:
             raw_epoch, raw = await self._redis.mget(
@@ -150,32 +154,38 @@ class Resolver:
         except RedisError as error:
             _log.warning("adapter cache not reachable", reason=str(error))
             return None, None
-        epoch = _bytes(raw_epoch).decode() if raw_epoch else "0"
-        if raw is None:
-            return epoch, None
-        cached = msgspec.msgpack.decode(_bytes(raw), type=_Cached)
-        return epoch, cached if cached.epoch == epoch else None
+        epoch = epoch_of(raw_epoch)
+        cached = self._opened(_cache_key(tenant_id, model), raw)
+        return epoch, cached if cached is not None and cached.epoch == epoch else None
+
+    def _opened(self, key: str, raw: bytes | str | None) -> _Cached | None:
+        """None too for what is not ours, which the next look-up replaces."""
+        content = self._seal.open(_SEALED, key, raw)
+        try:
+            return None if content is None else msgspec.msgpack.decode(content, type=_Cached)
+        except msgspec.MsgspecError:  # of another version
+            return None
 
     async def _remember(
-        self, tenant_id: str, model: str, epoch: str | None, cached: _Cached
+        self, tenant_id: str, model: str, epoch: bytes | None, cached: _Cached
     ) -> None:
         if epoch is None:
             return
         # The epoch was read before the rows: a change in between has raised it, and this entry is
         # void from the start.
         ttl = FOUND_TTL_S if cached.meaning.adapters else MISSING_TTL_S
+        key = _cache_key(tenant_id, model)
+        raw = self._seal.close(_SEALED, key, msgspec.msgpack.encode(cached), ttl)
         try:
-            await self._redis.set(
-                _cache_key(tenant_id, model), msgspec.msgpack.encode(cached), ex=ttl
-            )
+            await self._redis.set(key, raw, ex=ttl)
         except RedisError as error:
             _log.warning("adapter cache could not be written", reason=str(error))
 
     async def _find(
-        self, tenant_id: str, model: str, match: re.Match[str], epoch: str | None
+        self, tenant_id: str, model: str, match: re.Match[str], epoch: bytes | None
     ) -> _Cached:
         meaning = await self._look_up(tenant_id, match["name"], match["which"])
-        cached = _Cached(epoch or "", meaning)
+        cached = _Cached(epoch or b"", meaning)
         await self._remember(tenant_id, model, epoch, cached)
         return cached
 
@@ -238,10 +248,6 @@ def model_not_found(model: str) -> NotFoundError:
         param="model",
         code="model_not_found",
     )
-
-
-def _bytes(answer: bytes | str) -> bytes:
-    return answer if isinstance(answer, bytes) else answer.encode()
 
 
 def _epoch_key(tenant_id: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,8 @@ TOTALS_KEPT_S = 45 * 86400  # longer than any stage
 WAITING_MAX = 20_000
 """Hashes that wait for Redis to come back; what comes then is not counted."""
 _PER_OCTAVE = 8  # buckets of times: a bucket's middle is within 4.5% of all in it
+_NAME = re.compile(rb"[0-9]{1,9}:(n|e|t[0-9]{1,3})")
+_DIGITS_MAX = 15
 _HUNG_UP = 499
 _NOT_ITS_FAULT = ("server_stopping", "grammars_unavailable", "adapter_unavailable")
 _log = structlog.get_logger(__name__)
@@ -194,7 +197,7 @@ class Outcomes:
     async def answered(self, of: OfAlias, version: int) -> int:
         """Requests of the version by this alias, ever. Raises RedisError."""
         found: Any = await self._redis.hget(of.key, f"{version}:n")
-        return int(found or 0)
+        return _count(found or b"0")
 
     async def between(self, of: OfAlias, since_s: float, until_s: float) -> dict[int, Tally]:
         """By version, of requests that ended then (Unix times). Raises RedisError."""
@@ -219,4 +222,9 @@ class Outcomes:
 def _numbers(found: Iterable[Mapping[bytes, bytes]]) -> Iterable[tuple[str, int]]:
     for fields in found:
         for name, count in fields.items():
-            yield name.decode(), int(count)
+            if _NAME.fullmatch(name) is not None:  # else it is not ours
+                yield name.decode(), _count(count)
+
+
+def _count(raw: bytes) -> int:
+    return int(raw) if raw.isdigit() and len(raw) <= _DIGITS_MAX else 0

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_engine.events import UsageRecord
+from tenora_engine.sealing import Seal
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.outages import OWN_FAULT
@@ -26,7 +27,8 @@ from tenora_platform.usage.engine_totals import add_recovered
 from tenora_platform.usage.gate import UsageHeldError
 from tenora_platform.usage.sink import UsageSink
 
-STREAM = "tenora:usage:copies"  # field "u": the records of one request, msgpack
+STREAM = "tenora:usage:sealed"  # field "u": the records of one request, msgpack, sealed
+STREAM_BEFORE = "tenora:usage:copies"  # of versions that did not seal them; nobody reads it
 STREAM_MAX = 100_000
 """Requests whose copies Redis keeps, the newest ones: 90 MB at most, reached by a thousand
 requests a second while none is stored for a hundred seconds."""
@@ -37,9 +39,16 @@ UNKEPT_MAX = 20_000
 AGE_S = 60.0
 """So long the engine's own record has to reach the database."""
 
+KEPT_S = 27 * 86400.0
+"""What is older was put there again, by somebody else: partitions of usage are kept for at least a
+whole month, so that a record that has been billed is still known."""
+
 EVERY_S = 15.0
+_SEALED = "usage"
 _AT_ONCE = 200
+_SHOWN_MAX = 20
 _RETRY_S = 1.0
+_BEFORE_KEPT_S = 86400
 _log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[UsageRecord]).decode
@@ -48,8 +57,9 @@ _decode = msgspec.msgpack.Decoder(list[UsageRecord]).decode
 class UsageCopies:
     """Of one API process. `keep_on` must run beside it, for when Redis was away."""
 
-    def __init__(self, redis: Redis, metrics: Metrics) -> None:
+    def __init__(self, redis: Redis, seal: Seal, metrics: Metrics) -> None:
         self._redis = redis
+        self._seal = seal
         self._metrics = metrics
         self._unkept: deque[bytes] = deque()
         self._keeping: set[asyncio.Task[None]] = set()
@@ -60,7 +70,8 @@ class UsageCopies:
         or not it is waited for."""
         if not records:
             return None
-        task = asyncio.create_task(self._keep(_encode(records)))
+        copy = self._seal.close(_SEALED, "", _encode(records), KEPT_S)
+        task = asyncio.create_task(self._keep(copy))
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
         return task
@@ -106,9 +117,16 @@ class CopyReader:
     """Of a worker; several do no harm to each other: an event is stored once."""
 
     def __init__(
-        self, redis: Redis, db: Database, sink: UsageSink, metrics: Metrics, age_s: float = AGE_S
+        self,
+        redis: Redis,
+        seal: Seal,
+        db: Database,
+        sink: UsageSink,
+        metrics: Metrics,
+        age_s: float = AGE_S,
     ) -> None:
         self._redis = redis
+        self._seal = seal
         self._db = db
         self._sink = sink
         self._metrics = metrics
@@ -120,6 +138,7 @@ class CopyReader:
             await asyncio.sleep(EVERY_S)
             try:
                 await self.run_once()
+                await self._redis.expire(STREAM_BEFORE, _BEFORE_KEPT_S)
             except UsageHeldError:
                 pass  # the copies wait, as the outbox does
             except (RedisError, SQLAlchemyError, OSError) as error:
@@ -158,11 +177,18 @@ class CopyReader:
 
     async def _settle(self, entries: Sequence[_Entry]) -> int:
         records: list[UsageRecord] = []
+        strange: list[_Entry] = []
         for entry in entries:
+            content = self._seal.open(_SEALED, "", entry.copy)
+            if content is None:
+                strange.append(entry)
+                continue
             try:
-                records += _decode(entry.copy)
+                records += _decode(content)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 await self._bury(entry, f"a copy of a usage record cannot be read: {error}")
+        if strange:
+            await self._park(strange)
         if not records:
             return 0
         await self._sink.check_gate(records)
@@ -175,6 +201,33 @@ class CopyReader:
             self._metrics.usage_copies.labels("stored").inc(len(missing))
             await self._sink.store(missing)
         return len(missing)
+
+    async def _park(self, entries: Sequence[_Entry]) -> None:
+        """What nobody of ours has written, or so long ago that it was put there again: shown in one
+        dead letter, which has no record that could ever be billed."""
+        first, last = entries[0].id.decode(), entries[-1].id.decode()
+        digests = [sha256(entry.copy).hexdigest() for entry in entries]
+        event_id = f"copy:{sha256(''.join(digests).encode()).hexdigest()}"
+        self._metrics.usage_copies.labels("not_ours").inc(len(entries))
+        _log.error(
+            "copies of usage records in Redis were not written by this installation; not billed",
+            copies=len(entries),
+            event_id=event_id,
+            stream_ids=[first, last],
+        )
+        values = {
+            "event_id": event_id,
+            "record": {
+                "copies": len(entries),
+                "stream_ids": [first, last],
+                "bytes": sum(len(entry.copy) for entry in entries),
+                "sha256": digests[:_SHOWN_MAX],
+            },
+            "reason": "copies of usage records without this installation's seal, or older than "
+            "27 days, were found in Redis: somebody else writes to it. They are not billed",
+        }
+        async with self._db.admin_session() as session:
+            await repository.add_dead_letter(session, values)
 
     async def _bury(self, entry: _Entry, reason: str) -> None:
         """Shown among the dead letters; the others go on."""

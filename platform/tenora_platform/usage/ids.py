@@ -86,6 +86,14 @@ def occupancy_of(text: str) -> UUID | None:
     return UUID(id_) if kind == "occupancy" else None
 
 
+def is_event_text(text: str) -> bool:
+    """Whether an event can be called so, of a request or of occupancy."""
+    try:
+        return occupancy_of(text) is not None or event_of(text) is not None
+    except ValueError:
+        return False
+
+
 def checked_sequence(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise BadSequenceError(repr(text[:20]))

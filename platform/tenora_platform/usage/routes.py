@@ -151,7 +151,7 @@ async def get_reconciliation(session: AdminSession, state: State) -> Reconciliat
     layers of the books agreed at the last reconciliation (hourly for what has changed, daily for
     everything); and the results of the synthetic checks."""
     found = await reconciliation(session)
-    found.budget_corrections = await last_corrections(state.redis)
+    found.budget_corrections = await last_corrections(state.redis, state.seal)
     run, round_ = await last_done(session), await last_round(session)
     found.last_run = Run.of(run) if run is not None else None
     found.agrees = found.last_run.agrees if found.last_run is not None else None

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from tenora_engine.printable import brief
+from tenora_platform.public_addresses import Address, is_public
 from tenora_platform.webhooks.resolver import Resolver
 
-Address = IPv4Address | IPv6Address
-
 URL_LENGTH_MAX = 2000
-_NAT64 = IPv6Network("64:ff9b::/96")
 _RESOLVE_S = 5.0
 
 
@@ -71,22 +69,6 @@ def parse(url: str, *, private: bool) -> tuple[str, str, int, str]:
     if port == 0:
         raise BadAddressError("Port 0 is not a valid port.")
     return parts.scheme, parts.hostname, port or {"https": 443, "http": 80}[parts.scheme], path
-
-
-def is_public(address: Address) -> bool:
-    """Whether it is of the internet at large. An IPv4 address inside an IPv6 one counts as what it
-    is, however it is written."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address.teredo is not None:
-            inner = address.teredo[1]
-        if inner is None and address in _NAT64:
-            inner = IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(inner)
-        if address.is_site_local:
-            return False
-    return address.is_global and not address.is_multicast
 
 
 async def target_of(url: str, resolver: Resolver, owner: str, *, private: bool) -> Target:

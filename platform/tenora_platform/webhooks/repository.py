@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ARRAY, Select, Text, any_, delete, func, literal, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -48,7 +49,7 @@ async def get_endpoint(
     return found
 
 
-def endpoints_there(tenant_id: str | None) -> Select[tuple[int]]:
+def endpoints_there(tenant_id: str | None) -> Select[Any]:
     """How many it has."""
     return select(func.count()).where(
         WebhookEndpointRow.tenant_id.is_not_distinct_from(tenant_id),
