@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
 from packed_adapters import packed, shared_tier
+from people import session_of_key
 from tenora_platform import marks
 from tenora_platform.background import _mark
 from tenora_platform.budgets.true_up import TrueUp
@@ -35,6 +36,8 @@ KINDS = {
     "processes": r"tenora:processes",
     "epoch of keys": r"tenora:auth:epoch",
     "identity": r"tenora:auth:key:[0-9a-f:]+",
+    "session that ended": r"tenora:auth:over:[0-9a-f]{64}",
+    "sign-in attempts": r"tenora:sign_in:(address|of):.+",
     "epoch of names": rf"tenora:models:{_ID}:epoch",
     "name": rf"tenora:models:{_ID}:means:.+",
     "limits: holds": rf"tenora:limits:\{{{_ID}\}}:holds",
@@ -188,6 +191,8 @@ async def a_day(world: World) -> None:
         for path in ("/v1/limits", "/v1/models", "/v1/usage", "/v1/adapters/bot"):
             answer = await api.call(each.tenant.key, "GET", path)
             assert answer.status_code == 200, f"{path}: {answer.text}"
+    signed = await session_of_key(api, world.people[0].tenant.key)
+    assert (await signed.call("POST", "/auth/logout")).status_code == 200
     for path in (
         "/readyz",
         "/metrics",

@@ -16,7 +16,7 @@ const VIEW: Schemas["SessionView"] = {
   id: "session_1",
   type: "person",
   csrf_token: "csrf",
-  person: { id: "person_1", email: "kim@example.com", name: null },
+  person: { id: "person_1", email: "kim@example.com", email_verified: true, name: null },
   key: null,
   operator_role: null,
   tenants: [TENANT],

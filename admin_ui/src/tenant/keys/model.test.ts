@@ -27,6 +27,7 @@ const KEY: ApiKey = {
   },
   previous: null,
   created_at: "2026-11-01T00:00:00Z",
+  created_by: null,
   expires_at: null,
   revoked_at: null,
   last_used_at: null,

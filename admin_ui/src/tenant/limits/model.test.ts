@@ -37,7 +37,13 @@ test("each limit says what is used and left", () => {
 test("parts stay within the bar", () => {
   expect(partOf(7, null)).toBeNull();
   expect(partOf(7, 4)).toBe(1);
-  const budget = { name: "plan_month", currency: "USD", state: "ok", resets_at: null } as const;
+  const budget = {
+    name: "plan_month",
+    api_key_id: null,
+    currency: "USD",
+    state: "ok",
+    resets_at: null,
+  } as const;
   expect(budgetParts({ ...budget, cap: "10", spent: "9", held: "4" })).toEqual({
     spent: 0.9,
     held: 1 - 0.9,
