@@ -340,6 +340,23 @@ async def test_template_arguments_reach_the_template(
     assert given == [{"enable_thinking": False}]
 
 
+@pytest.mark.parametrize("make", [ask, streamed])
+async def test_the_tokens_of_both_sides(api: Api, client: openai.AsyncOpenAI, make: Any) -> None:
+    """As vLLM tells them: of the whole prompt, and of the answer with what ended it."""
+    api.engine.answer = lambda request, index: "Grüße"
+    answer = await make(client, extra_body={"enable_response_messages": True})
+    [given], [made] = answer.input_messages, answer.output_messages
+    assert given == {
+        "type": "raw_message_tokens",
+        "message": prompt_of(api),
+        "tokens": api.engine.requests[-1].prompt_token_ids,
+    }
+    assert api.engine.text.decode(made["tokens"], skip_special=False) == made["message"]
+    assert made["message"] == "Grüße<|im_end|>"
+    assert len(made["tokens"]) == answer.usage.output_tokens
+    assert not {"input_messages", "output_messages"} & set((await make(client)).model_extra)
+
+
 async def test_what_asks_for_nothing_is_accepted(client: openai.AsyncOpenAI) -> None:
     answer = await ask(
         client,

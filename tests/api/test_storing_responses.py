@@ -75,6 +75,14 @@ async def test_a_stored_response_is_not_streamed_again(api: Api, tenant: TestTen
     assert (await api.call(tenant.key, "GET", f"{path}?{more}")).json() == made
 
 
+async def test_tokens_are_told_and_not_stored(api: Api, tenant: TestTenant) -> None:
+    made = (await call(api, tenant.key, enable_response_messages=True)).json()
+    assert made.pop("input_messages")[0]["tokens"]
+    assert made.pop("output_messages")[0]["tokens"]
+    path = f"/v1/responses/{made['id']}"
+    assert (await api.call(tenant.key, "GET", path)).json() == made
+
+
 @pytest.mark.parametrize("store", [None, True, False])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("chosen", ["nothing", "plan", "both"])

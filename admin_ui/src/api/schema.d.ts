@@ -9247,6 +9247,22 @@ export interface components {
             used: number;
         };
         /**
+         * RawMessage
+         * @description vLLM's: all of a prompt or of an answer, and the tokens that it is.
+         */
+        RawMessage: {
+            /** Message */
+            message: string;
+            /** Tokens */
+            tokens: number[];
+            /**
+             * Type
+             * @default raw_message_tokens
+             * @constant
+             */
+            type: "raw_message_tokens";
+        };
+        /**
          * Readiness
          * @description `warnings` lists problems that do not stop requests from being served, but need attention.
          */
@@ -9711,6 +9727,8 @@ export interface components {
             /** Id */
             id: string;
             incomplete_details?: components["schemas"]["IncompleteDetails"] | null;
+            /** Input Messages */
+            input_messages?: components["schemas"]["RawMessage"][] | null;
             /** Instructions */
             instructions: string | null;
             /** Max Output Tokens */
@@ -9729,6 +9747,8 @@ export interface components {
             object: "response";
             /** Output */
             output: (components["schemas"]["OutputMessage"] | components["schemas"]["OutputCall"])[];
+            /** Output Messages */
+            output_messages?: components["schemas"]["RawMessage"][] | null;
             /** Parallel Tool Calls */
             parallel_tool_calls: boolean;
             /** Previous Response Id */
@@ -9793,6 +9813,11 @@ export interface components {
             context_management?: unknown;
             /** Conversation */
             conversation?: unknown;
+            /**
+             * Enable Response Messages
+             * @default false
+             */
+            enable_response_messages: boolean;
             /** Frequency Penalty */
             frequency_penalty?: number | null;
             /** Include */

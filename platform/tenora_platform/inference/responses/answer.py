@@ -25,6 +25,7 @@ from tenora_platform.inference.responses.schemas import (
     OutputItem,
     OutputMessage,
     OutputText,
+    RawMessage,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
@@ -43,6 +44,7 @@ class _Output:
 
     def __init__(self) -> None:
         self.items: list[OutputItem] = []
+        self.token_ids: list[int] = []
         self.reason: str | None = None  # why the model ended
         self._open: OutputMessage | None = None
         self._call: OutputCall | None = None
@@ -140,6 +142,7 @@ async def response_whole(session: InferenceSession, asked: Asked) -> ResponseObj
             continue
     ended = _ended(session, asked, output)
     await stored(session, asked, ended)
+    _show_tokens(session, asked, output, ended)
     return ended
 
 
@@ -170,6 +173,7 @@ async def response_stream(session: InferenceSession, asked: Asked) -> AsyncGener
             raise
         ended = _failed(session, asked, output, error)
     await stored(session, asked, ended)
+    _show_tokens(session, asked, output, ended)
     yield sent({"type": f"response.{ended.status}", "response": ended.model_dump()})
 
 
@@ -180,11 +184,27 @@ async def _events(session: InferenceSession, output: _Output) -> AsyncGenerator[
     with in_its_words():
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
+                output.token_ids += piece.token_ids
                 output.score(scores.said(piece.logprobs))
                 events = [event for said in reader.read(piece) for event in output.add(said)]
                 if piece.finish_reason is not None:
                     events += output.end(piece.finish_reason)
                 yield events
+
+
+def _show_tokens(
+    session: InferenceSession, asked: Asked, output: _Output, response: ResponseObject
+) -> None:
+    """What the template made of the input, and all that was generated, where the client asked for
+    it. It is told once, and not stored."""
+    if asked.body.enable_response_messages:
+        response.input_messages = [_raw(session, session.prompts[0].token_ids)]
+        response.output_messages = [_raw(session, output.token_ids)]
+
+
+def _raw(session: InferenceSession, token_ids: list[int]) -> RawMessage:
+    message = session.state.engine.text.decode(token_ids, skip_special=False)
+    return RawMessage(message=message, tokens=token_ids)
 
 
 def _failed(

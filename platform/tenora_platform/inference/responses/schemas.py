@@ -187,6 +187,7 @@ class ResponseRequest(Choosing):
     prompt_cache_key: str | None = Field(default=None, max_length=512)
     safety_identifier: str | None = Field(default=None, max_length=512)
     chat_template_kwargs: TemplateArguments = None  # vLLM's
+    enable_response_messages: bool = False  # vLLM's
 
     # Accepted, and without effect.
     access_programs: Any = None
@@ -269,6 +270,20 @@ class StoreError(BaseModel):
     message: str
 
 
+class RawMessage(BaseModel):
+    """vLLM's: all of a prompt or of an answer, and the tokens that it is."""
+
+    type: Literal["raw_message_tokens"] = "raw_message_tokens"
+    message: str
+    tokens: list[int]
+
+
+RawMessages = Annotated[
+    list[RawMessage] | None, Field(exclude_if=lambda messages: messages is None)
+]
+"""One, where `enable_response_messages` asked for it."""
+
+
 class ResponseObject(BaseModel):
     """An answer, also as its events show it while it is made. `store`: whether it is stored, or
     will be when it ends."""
@@ -299,6 +314,8 @@ class ResponseObject(BaseModel):
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
     user: str | None = None
+    input_messages: RawMessages = None
+    output_messages: RawMessages = None
 
 
 class ResponseInputItems(BaseModel):
