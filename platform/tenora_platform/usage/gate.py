@@ -47,6 +47,10 @@ class UsageGate:
         if is_strange:
             raise UsageHeldError
 
+    def tell_unreadable(self, count: int) -> None:
+        """How much of the engine's outbox cannot be read."""
+        self._store.tell(unreadable_usage=count)
+
     async def _are_strange(self, records: Sequence[Metered]) -> bool:
         """Whether one of them names a tenant that does not exist, and none exists but the canary's,
         as in a database that was made anew."""
