@@ -165,7 +165,7 @@ async def everything_goes(api: Api, whole: Whole) -> None:
     while await worker.run_once():
         pass
     assert await Collector(api.state, grace=datetime.resolution).sweep() == 0
-    months = UsageMonths(api.state.db, None, api.state.metrics, 1)  # type: ignore[arg-type]
+    months = UsageMonths(api.state.db, None, api.state.store, api.state.metrics, 1)  # type: ignore[arg-type]
     assert await months.run_once(datetime(2100, 1, 1, tzinfo=UTC).date()) == []
 
 

@@ -15,6 +15,7 @@ import msgspec
 import obstore
 import structlog
 from msgspec.structs import replace
+from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
@@ -139,13 +140,16 @@ class StoreIdentity:
 
     @asynccontextmanager
     async def deleting(self) -> AsyncIterator[bool]:
-        """Whether objects that no row owns any more may be deleted while the block runs: not during
-        a backup, and not where that cannot be asked. A sweep finds them later."""
+        """Whether objects that no row owns any more may be deleted while the block runs: not while
+        the store is not this database's, not during a backup, and not where that cannot be asked.
+        A sweep finds them later."""
         async with AsyncExitStack() as stack:
             try:
-                session = await stack.enter_async_context(self._db.admin_session())
-                may = await try_lock_shared(session, DELETING)
-            except (SQLAlchemyError, OSError) as error:
+                may = await self.belongs()
+                if may:
+                    session = await stack.enter_async_context(self._db.admin_session())
+                    may = await try_lock_shared(session, DELETING)
+            except (SQLAlchemyError, BaseError, OSError) as error:
                 _log.warning("objects are left to the next sweep", reason=plain_reason(error))
                 may = False
             yield may
