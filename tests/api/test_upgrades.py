@@ -96,6 +96,30 @@ async def test_the_version_before_is_upgraded_with_its_data(
     assert kept <= lie
 
 
+async def test_an_upgrade_under_a_lost_secret_changes_nothing(old: Old, servers: Servers) -> None:
+    """The version before kept no check value of its secret: the audit log tells it. A new secret is
+    what a new data directory has."""
+    url = str(old.settings.database_url)
+    before = passwords(url)
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="another")
+    assert code == 1
+    assert "another server secret" in text
+    assert "Traceback" not in text
+    assert revision(url) == "0038"
+    assert passwords(url) == before
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate")
+    assert code == 0, text
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="another")
+    assert code == 1
+    assert passwords(url) == before
+
+
+def passwords(url: str) -> list[Any]:
+    with psycopg.connect(plain_url(url)) as link:
+        query = "SELECT rolname, rolpassword FROM pg_authid WHERE rolname LIKE 'tenora%' ORDER BY 1"
+        return link.execute(query).fetchall()
+
+
 def files(settings: Settings) -> list[Path]:
     return [path for path in (settings.data_dir / "objects").rglob("*") if path.is_file()]
 
