@@ -40,6 +40,8 @@ takes both, for what the rows of its moment own has to be there until it has bee
 AGAIN_S = 30.0
 """How often it is asked whether a store that was not the database's is by now."""
 
+LATELY_S = 1.0
+
 _LOCK = "object-store:identity"
 _log = structlog.get_logger(__name__)
 
@@ -95,6 +97,13 @@ class StoreIdentity:
     async def agrees(self) -> bool:
         """Whether what the rows do not need may be removed from the store."""
         return await self.problem() is None
+
+    async def agreed_lately(self) -> bool:
+        """As `agrees`, asked once in a while however many want to know."""
+        known = self._verdict
+        if known is not None and time.monotonic() - known.at_s < LATELY_S:
+            return known.problem is None
+        return await self.agrees()
 
     async def belongs(self) -> bool:
         """As `agrees`, and cheap: of the same database what was found last, unless it was a problem
