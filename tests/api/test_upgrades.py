@@ -21,6 +21,7 @@ from books import reconcile, record, store
 from platform_fixtures import Servers, plain_url
 from tenora_platform import bootstrap
 from tenora_platform.backup import restoring
+from tenora_platform.backup.place import BackupError
 from tenora_platform.embedded.postgres import find_binaries
 from tenora_platform.receipts.document import verify
 from tenora_platform.receipts.keys import read_key_set
@@ -133,11 +134,15 @@ def upgrade():
 '''
 
 
+def _interrupt(*_: object) -> None:
+    raise BackupError("it was interrupted here")
+
+
 def test_a_backup_of_the_version_before_is_restored(
     servers: Servers, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the revision that it was made at, and then migrated, with its rows. The other way about it
-    is refused."""
+    """At the revision that it was made at, and then migrated, with its rows; where that was
+    interrupted, it goes on. The other way about it is refused."""
     own = settings.model_copy(
         update={"data_dir": tmp_path / "data", "database_url": servers.new_database()}
     )
@@ -153,6 +158,9 @@ def test_a_backup_of_the_version_before_is_restored(
             later.setattr(module, "migrations_folder", lambda: folder)
         changes = {"data_dir": tmp_path / "new", "database_url": empty_database(servers)}
         new = settings.model_copy(update={**changes, "redis_url": None})
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(restoring, "copy_in", _interrupt)
+            assert tenora(new, "restore", str(tmp_path / "backup"))[0] != 0
         code, text = tenora(new, "restore", str(tmp_path / "backup"))
         assert code == 0, text
         assert revision(str(new.database_url)) == "9999"
