@@ -141,9 +141,13 @@ def damaged(data: Path, how: str) -> None:
     else:
         (data.parent / "initdb.unfinished").write_text("from an initdb long ago")
         (data / "PG_VERSION").unlink()
+        if how == "a base backup":  # which lacks this file
+            (data / "postmaster.opts").unlink()
 
 
-@pytest.mark.parametrize("how", ["PG_VERSION is gone", "a part was copied", "a stale marker"])
+@pytest.mark.parametrize(
+    "how", ["PG_VERSION is gone", "a part was copied", "a stale marker", "a base backup"]
+)
 def test_a_damaged_cluster_is_not_touched(tmp_path: Path, how: str) -> None:
     postgres = EmbeddedPostgres(tmp_path / "p", KEY)
     postgres.start()
@@ -187,6 +191,23 @@ def test_an_initdb_that_was_killed_is_made_anew(tmp_path: Path) -> None:
     try:
         assert select(again.url, "select 1") == 1
         assert not (tmp_path / "p" / "initdb.unfinished").exists()
+    finally:
+        again.stop()
+
+
+def test_a_base_backup_beside_a_stale_marker_is_served(tmp_path: Path) -> None:
+    """No initdb leaves a database of ours, though no server has run on these files."""
+    postgres = EmbeddedPostgres(tmp_path / "p", KEY)
+    postgres.start()
+    with psycopg.connect(plain_url(postgres.url), autocommit=True) as link:
+        link.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    postgres.stop()
+    (postgres.data / "postmaster.opts").unlink()
+    (postgres.folder / "initdb.unfinished").write_text("from an initdb long ago")
+    again = EmbeddedPostgres(tmp_path / "p", KEY)
+    again.start()
+    try:
+        assert select(again.url, "select answer from kept") == 42
     finally:
         again.stop()
 
