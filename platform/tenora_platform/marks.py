@@ -65,7 +65,9 @@ def claim_store(location: str, mark: str) -> None:
         try:
             result = obstore.get(objects, OBJECT)
             # A folder's store cannot read what is empty.
-            content = bytes(result.bytes()) if result.meta["size"] else b"unknown: the mark is empty"
+            content = (
+                bytes(result.bytes()) if result.meta["size"] else b"unknown: the mark is empty"
+            )
             found = content.decode(errors="replace")
         except FileNotFoundError:
             obstore.put(objects, OBJECT, mark.encode())

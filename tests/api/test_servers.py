@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 import redis
@@ -30,7 +31,8 @@ from tenora_platform.bootstrap import (
     migration_state,
     prepare_database,
 )
-from tenora_platform.demo import prepare_demo
+from tenora_platform.cli.errors import CliError
+from tenora_platform.demo import Demo, prepare_demo
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.process import EmbeddedServerError, free_port, is_alive
 from tenora_platform.embedded.servers import running_servers
@@ -315,10 +317,20 @@ def test_the_secret_of_whoever_was_first_holds(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
-def test_damaged_hashes_of_admin_keys_are_named(tmp_path: Path) -> None:
-    (tmp_path / "admin_keys").write_bytes(b"\xff\xfe")
-    with pytest.raises(SecretLostError, match=r"admin_keys are not text.*Restore"):
+@pytest.mark.parametrize(("kept", "how"), [(b"\xff\xfe", "are not text"), (b"", "are gone")])
+def test_damaged_hashes_of_admin_keys_are_named(kept: bytes, how: str, tmp_path: Path) -> None:
+    """Else another owner's key would be made, and the one that is in use refused."""
+    (tmp_path / "admin_keys").write_bytes(kept)
+    with pytest.raises(SecretLostError, match=rf"admin_keys {how}.*Restore"):
         made_keys(Settings(data_dir=tmp_path))
+
+
+@pytest.mark.parametrize("kept", ["{", "[]", '{"acme": 1}'])
+async def test_a_damaged_note_of_the_demo_is_named(kept: str, tmp_path: Path) -> None:
+    (tmp_path / "demo.json").write_text(kept)
+    async with httpx.AsyncClient() as http:
+        with pytest.raises(CliError, match=r"demo\.json is damaged"):
+            await Demo(http, "tna_x", tmp_path).ensure([])
 
 
 @pytest.mark.parametrize("kept", [b"\n", b"\xff\xfe"])
