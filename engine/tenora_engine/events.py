@@ -130,6 +130,7 @@ class EngineTotals(msgspec.Struct, frozen=True):
     whole_since: str  # of days before it something may be missing: an older engine had begun
     at_s: float
     days: list[TenantDay]
+    unreadable: int = 0  # segments and records of the outbox that cannot be read and are kept
 
 
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):

@@ -62,11 +62,19 @@ def _file(settings: Settings) -> Path:
 
 def _read(settings: Settings) -> tuple[str, ...]:
     path = _file(settings)
+    if not path.exists():
+        return ()
     try:
-        return tuple(path.read_text(encoding="utf-8").split()) if path.exists() else ()
+        hashes = tuple(path.read_text(encoding="utf-8").split())
     except UnicodeDecodeError as error:
-        raise SecretLostError(
-            f"The hashes of admin keys {path} are not text: the file is damaged. Restore it from a "
-            "backup. To start over with new admin keys, move it away: those made before no longer "
-            "work then."
-        ) from error
+        raise SecretLostError(_damaged(path, "are not text")) from error
+    if not hashes:  # none is never written
+        raise SecretLostError(_damaged(path, "are gone"))
+    return hashes
+
+
+def _damaged(path: Path, how: str) -> str:
+    return (
+        f"The hashes of admin keys {path} {how}: the file is damaged. Restore it from a backup. To "
+        "start over with new admin keys, move it away: those made before no longer work then."
+    )

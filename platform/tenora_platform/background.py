@@ -122,7 +122,7 @@ def worker_work(state: AppState) -> Work:
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics, state.seal).run,
         "invoices": InvoiceWorker(state).run,
         "webhooks": WebhookWorker.of(state).run,
-        "usage_months": UsageMonths(state.db, archive, state.metrics, retention).run,
+        "usage_months": UsageMonths(state.db, archive, state.store, state.metrics, retention).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
         "reconciliation": Reconciler(state).run,
         "canary": Canary(state).run,

@@ -12,10 +12,10 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from psycopg import sql
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import LockNotAvailable, ReadOnlySqlTransaction
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from tenora_platform.db import (
@@ -29,6 +29,13 @@ from tenora_platform.db import (
 from tenora_platform.installation import DEFAULT, Installation
 from tenora_platform.resources import migrations_folder
 from tenora_platform.secret import ServerSecret
+from tenora_platform.secret_proof import (
+    IdentityGoneError,
+    has_identity,
+    is_proved,
+    secret_check,
+    table_of_others,
+)
 
 _LOCK_TIMEOUT_S = 30  # for which requests queue behind a migration that waits for a table
 UNFINISHED = "restore_unfinished"
@@ -91,8 +98,7 @@ def prepare_database(
             try:
                 _make_schema(connection, urls)
                 (may_prepare or refuse_unfinished)(connection)
-                _revision(connection, urls)
-                _refuse_other_secret(connection, urls)
+                _refuse_others(connection, urls, _revision(connection, urls))
                 _make_roles(connection, urls)
                 connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
                 connection.commit()
@@ -110,6 +116,8 @@ def prepare_database(
                 "help, stop what uses the database first."
             ) from error
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
+    except DBAPIError as error:
+        raise DatabaseSetupError(_unusable(urls.owner, error)) from error
     finally:
         engine.dispose()
 
@@ -139,9 +147,15 @@ def migration_state(urls: DatabaseUrls) -> tuple[str | None, str | None]:
         with engine.connect() as connection:
             refuse_pooler(engine, connection, urls.installation.schema)
             refuse_unfinished(connection)
-            return _revision(connection, urls), _scripts(connection, urls).get_current_head()
+            revision = _revision(connection, urls)
+            head = _scripts(connection, urls).get_current_head()
+            if revision == head:
+                _refuse_others(connection, urls, revision)
+            return revision, head
     except OperationalError as error:
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
+    except DBAPIError as error:
+        raise DatabaseSetupError(_unusable(urls.owner, error)) from error
     finally:
         engine.dispose()
 
@@ -235,36 +249,61 @@ def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
         ) from error
 
 
-def _refuse_other_secret(connection: Connection, urls: DatabaseUrls) -> None:
-    """Before anything is changed: the roles would get other passwords, and nothing in the database
-    could be read or proved."""
-    if not _has_identity(connection):
+def _refuse_others(connection: Connection, urls: DatabaseUrls, revision: str | None) -> None:
+    """A database that is not this installation's, before anything is changed: the roles would get
+    other passwords, and nothing in the database could be read or proved."""
+    schema = urls.installation.schema
+    if revision is None:
+        other = table_of_others(connection, urls)
+        if other is not None:
+            raise DatabaseSetupError(
+                f"The schema {schema!r} of the database {urls.owner.database!r} has tables (such "
+                f"as {other!r}) and no record of Tenora's migrations: they are another program's, "
+                "or the table alembic_version was emptied. Name an empty database in "
+                "TENORA_DATABASE_URL, or a schema of its own with TENORA_INSTALLATION; if it is "
+                "Tenora's, restore it from a backup."
+            )
         return
-    known = connection.scalar(text("select secret_check from database_identity"))
-    connection.commit()
-    if known not in (None, _secret_check(urls)):
+    head = _scripts(connection, urls).get_current_head()
+    try:
+        if revision == head and not has_identity(connection):
+            raise IdentityGoneError
+        is_ours = is_proved(connection, urls)
+    except IdentityGoneError as error:
+        raise DatabaseSetupError(
+            "The database has lost the row that says which database it is (in "
+            f"{schema}.database_identity). Rows of other tables may be missing, too: restore the "
+            "database from a backup."
+        ) from error
+    if is_ours is None:  # nobody has ever done anything in it, but its roles may be in use
+        is_ours = all(_can_log_in(url) for url in _roles(connection, urls))
+    if not is_ours:
+        more = (
+            " If the secret is lost for good, run as the database's owner, and give everybody new "
+            f"keys: UPDATE {schema}.database_identity SET secret_check = NULL"
+            if has_identity(connection)
+            else ""
+        )
         raise DatabaseSetupError(
             "This database was created with another server secret. With this one, no key works "
             "and the books cannot be verified. Set TENORA_SECRET to the installation's own "
-            "secret, or restore the file `secret` in its data directory. If the secret is lost "
-            "for good, run as the database's owner, and give everybody new keys: UPDATE "
-            f"{urls.installation.schema}.database_identity SET secret_check = NULL"
+            f"secret, or restore the file `secret` in its data directory.{more}"
         )
 
 
+def _roles(connection: Connection, urls: DatabaseUrls) -> list[URL]:
+    """Those of our logins that exist."""
+    query = text("select rolname from pg_roles")
+    there = set(connection.scalars(query))
+    connection.commit()
+    return [url for url in (urls.app, urls.admin) if url.username in there]
+
+
 def _note_secret(connection: Connection, urls: DatabaseUrls) -> None:
-    if _has_identity(connection):  # not at an older revision
+    if has_identity(connection):  # not at an older revision
         statement = text("update database_identity set secret_check = :check")
-        connection.execute(statement, {"check": _secret_check(urls)})
+        connection.execute(statement, {"check": secret_check(urls)})
         connection.commit()
-
-
-def _has_identity(connection: Connection) -> bool:
-    return connection.scalar(text("select to_regclass('database_identity')")) is not None
-
-
-def _secret_check(urls: DatabaseUrls) -> str:
-    return urls.secret.mac("secret-check", urls.installation.name)[:32]
 
 
 def _make_roles(connection: Connection, urls: DatabaseUrls) -> None:
@@ -348,6 +387,20 @@ def _unreachable(url: URL, error: Exception) -> str:
     return (
         f"The database at {shown(url)} cannot be used: {_first_line(error)}. Check that the server "
         "is running, and that user, password and database name in TENORA_DATABASE_URL are right."
+    )
+
+
+def _unusable(url: URL, error: DBAPIError) -> str:
+    where = url.difference_update_query(["options"]).render_as_string(hide_password=True)
+    if isinstance(error.orig, ReadOnlySqlTransaction):
+        return (
+            f"The database at {where} takes no writes ({_first_line(error)}): it is a standby, or "
+            "default_transaction_read_only is set. Name the primary in TENORA_DATABASE_URL."
+        )
+    return (
+        f"The database at {where} cannot be prepared: {_first_line(error)}. Something in it is not "
+        "as Tenora's migrations have left it. If it is another program's, name a database of "
+        "Tenora's own in TENORA_DATABASE_URL; if not, restore it from a backup."
     )
 
 

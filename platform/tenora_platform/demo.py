@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 from pydantic import SecretStr
 
 from tenora_platform.admin_key import make_admin_key
@@ -118,8 +119,13 @@ class Demo:
     def _remembered(self) -> dict[str, dict[str, Any]]:
         for path in (self._partial, self._done):
             if path.exists():
-                kept: dict[str, dict[str, Any]] = json.loads(path.read_text())
-                return kept
+                try:
+                    return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    raise CliError(
+                        f"{path} is damaged ({error}).",
+                        "Restore it from a backup; or move it away, and the demo is made anew.",
+                    ) from error
         return {}
 
     def _note(self, tenants: dict[str, dict[str, Any]]) -> None:

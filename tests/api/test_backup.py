@@ -20,7 +20,7 @@ import pytest
 from obstore.store import LocalStore
 
 from adapter_files import adapter_form
-from api_harness import SECRET, Api, running_api, stored_objects
+from api_harness import SECRET, Api, TestTenant, running_api, stored_objects
 from backup_places import made, refused, restored
 from books import reconcile, record, store
 from platform_fixtures import Servers, plain_url, with_database
@@ -31,6 +31,7 @@ from tenora_platform.backup.place import BackupError, Place
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.db import Base, DatabaseUrls, libpq_url, psycopg_url
 from tenora_platform.embedded.servers import running_servers
+from tenora_platform.erasure.worker import Eraser
 from tenora_platform.installation import DEFAULT, Installation
 from tenora_platform.receipts.document import verify
 from tenora_platform.receipts.keys import read_key_set
@@ -124,18 +125,20 @@ async def busy(api: Api) -> None:
 async def test_what_the_rows_of_its_moment_own_is_not_deleted_meanwhile(
     own: Settings, empty: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between database and objects an upload is cancelled, one is checked, and an adapter is
-    deleted, released and swept; months would leave the database."""
+    """Between database and objects an upload is cancelled, one is checked, an adapter is deleted,
+    released and swept, and a tenant with half an upload is erased; months would leave the
+    database."""
     async with running_api(own, tmp_path / "1") as api:
         whole = await fill(api)
         api.state.engine_life.started = False
         waiting = adapter_form(api.engine.model, "waits", seed=7)
         await api.call(whole.tenant.key, "POST", "/v1/adapters", files=waiting)
+        leaves = await half_upload(api)
         kept = stored_objects(api)
         loop = asyncio.get_running_loop()
 
         def after_all_is_gone(*of: object) -> object:
-            asyncio.run_coroutine_threadsafe(everything_goes(api, whole), loop).result(60)
+            asyncio.run_coroutine_threadsafe(everything_goes(api, whole, leaves), loop).result(60)
             return copy_out(*of)  # type: ignore[arg-type]
 
         monkeypatch.setattr(making, "copy_out", after_all_is_gone)
@@ -154,7 +157,20 @@ async def test_what_the_rows_of_its_moment_own_is_not_deleted_meanwhile(
         assert found["state"] == "active"
 
 
-async def everything_goes(api: Api, whole: Whole) -> None:
+async def half_upload(api: Api) -> TestTenant:
+    tenant = await api.new_tenant("leaves")
+    upload = (await api.call(tenant.key, "POST", "/v1/uploads", json={"bytes": 16})).json()
+    path = f"/v1/uploads/{upload['id']}/parts"
+    sent = await api.call(tenant.key, "POST", path, files={"data": b"8 bytes."})
+    assert sent.status_code == 200, sent.text
+    return tenant
+
+
+async def everything_goes(api: Api, whole: Whole, leaves: TestTenant) -> None:
+    await api.admin("DELETE", f"/admin/v1/tenants/{leaves.id}", params={"grace_days": 0})
+    await Eraser(api.state).run_once()
+    gone = (await api.admin("GET", f"/admin/v1/tenants/{leaves.id}")).json()
+    assert gone["erased_at"] is not None
     path = f"/v1/uploads/{whole.upload_id}/cancel"
     assert (await api.call(whole.tenant.key, "POST", path)).status_code == 200
     gone = await api.call(whole.tenant.key, "DELETE", "/v1/adapters/adapter-0")
@@ -165,7 +181,7 @@ async def everything_goes(api: Api, whole: Whole) -> None:
     while await worker.run_once():
         pass
     assert await Collector(api.state, grace=datetime.resolution).sweep() == 0
-    months = UsageMonths(api.state.db, None, api.state.metrics, 1)  # type: ignore[arg-type]
+    months = UsageMonths(api.state.db, None, api.state.store, api.state.metrics, 1)  # type: ignore[arg-type]
     assert await months.run_once(datetime(2100, 1, 1, tzinfo=UTC).date()) == []
 
 

@@ -19,7 +19,7 @@ from served_api import until
 from shell import run
 from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_engine.transport.inprocess import InProcessEngineClient
-from tenora_platform.registry import damage
+from tenora_platform.registry import damage, store_identity
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.settings import Settings
 from tiny_engine_api import api_over, tiny_config
@@ -232,13 +232,23 @@ def exchange(objects: Path, unmounted: Path) -> None:
     objects.mkdir()
 
 
-async def test_another_store_marks_nothing(real: Api, tmp_path: Path) -> None:
-    """As where its disk is not mounted: the doctor says what is missing, tenants are not told."""
+async def test_another_store_marks_nothing(
+    real: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its disk is not mounted: requests and the doctor say so, tenants are not told."""
     tenant = await real.new_tenant("acme", plan="premium")
     await pushed(real, tenant, "mine", seed=1)
     for _ in range(2):
         await real.state.store.problem()
     exchange(Path(real.state.settings.object_store_url), tmp_path / "unmounted")
+    monkeypatch.setattr(store_identity, "LATELY_S", 0.0)
+    for stream in (False, True):
+        answer = await asked(real, tenant, "mine", stream=stream)
+        assert "adapter_unavailable" in answer.text
+        assert "adapter_damaged" not in answer.text
+        assert answer.status_code == 503 or stream
+    events = await real.call(tenant.key, "GET", "/v1/events?type=adapter.damaged")
+    assert events.json()["data"] == []
     code, text = await doctor(real)
     assert code == 1
     assert "missing adapters/" in text

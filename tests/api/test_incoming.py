@@ -214,7 +214,7 @@ async def test_a_part_that_is_refused_leaves_nothing(
 
 @pytest.mark.parametrize("size", [0, 1, MB, 11 * MB])
 async def test_what_arrives_is_what_was_sent(api: Api, size: int) -> None:
-    storage = AdapterStorage(api.state.objects)
+    storage = AdapterStorage(api.state.objects, deleting=api.state.store.deleting)
     sent = hashlib.shake_128(str(size).encode()).digest(size)
     async with incoming(storage, f"test/{size}", Room(size, NO), Pace(1)) as arriving:
         for start in range(0, size, 300_000):
@@ -239,7 +239,10 @@ async def test_a_store_that_fails_is_not_waited_for(
 
     async def send_all() -> None:
         async with incoming(
-            AdapterStorage(api.state.objects), "test/x", Room(99 * MB, NO), Pace(1)
+            AdapterStorage(api.state.objects, deleting=api.state.store.deleting),
+            "test/x",
+            Room(99 * MB, NO),
+            Pace(1),
         ) as it:
             for _ in range(20):
                 it.write(bytes(2 * MB))

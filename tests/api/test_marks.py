@@ -118,6 +118,9 @@ def test_an_object_store_is_one_installations(tmp_path: Path) -> None:
     with pytest.raises(TakenError, match=r"object store.*'tenora'.*TENORA_OBJECT_STORE"):
         claim_store(str(store), GREEN)
     claim_store(f"file://{tmp_path}/objects/green", GREEN)
+    (store / OBJECT).write_bytes(b"")
+    with pytest.raises(TakenError, match="the mark is empty"):
+        claim_store(str(store), OURS)
 
 
 def test_an_object_store_that_is_away_is_found_out_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 import redis
@@ -30,7 +31,8 @@ from tenora_platform.bootstrap import (
     migration_state,
     prepare_database,
 )
-from tenora_platform.demo import prepare_demo
+from tenora_platform.cli.errors import CliError
+from tenora_platform.demo import Demo, prepare_demo
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.process import EmbeddedServerError, free_port, is_alive
 from tenora_platform.embedded.servers import running_servers
@@ -141,9 +143,13 @@ def damaged(data: Path, how: str) -> None:
     else:
         (data.parent / "initdb.unfinished").write_text("from an initdb long ago")
         (data / "PG_VERSION").unlink()
+        if how == "a base backup":  # which lacks this file
+            (data / "postmaster.opts").unlink()
 
 
-@pytest.mark.parametrize("how", ["PG_VERSION is gone", "a part was copied", "a stale marker"])
+@pytest.mark.parametrize(
+    "how", ["PG_VERSION is gone", "a part was copied", "a stale marker", "a base backup"]
+)
 def test_a_damaged_cluster_is_not_touched(tmp_path: Path, how: str) -> None:
     postgres = EmbeddedPostgres(tmp_path / "p", KEY)
     postgres.start()
@@ -187,6 +193,23 @@ def test_an_initdb_that_was_killed_is_made_anew(tmp_path: Path) -> None:
     try:
         assert select(again.url, "select 1") == 1
         assert not (tmp_path / "p" / "initdb.unfinished").exists()
+    finally:
+        again.stop()
+
+
+def test_a_base_backup_beside_a_stale_marker_is_served(tmp_path: Path) -> None:
+    """No initdb leaves a database of ours, though no server has run on these files."""
+    postgres = EmbeddedPostgres(tmp_path / "p", KEY)
+    postgres.start()
+    with psycopg.connect(plain_url(postgres.url), autocommit=True) as link:
+        link.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    postgres.stop()
+    (postgres.data / "postmaster.opts").unlink()
+    (postgres.folder / "initdb.unfinished").write_text("from an initdb long ago")
+    again = EmbeddedPostgres(tmp_path / "p", KEY)
+    again.start()
+    try:
+        assert select(again.url, "select answer from kept") == 42
     finally:
         again.stop()
 
@@ -294,10 +317,20 @@ def test_the_secret_of_whoever_was_first_holds(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
-def test_damaged_hashes_of_admin_keys_are_named(tmp_path: Path) -> None:
-    (tmp_path / "admin_keys").write_bytes(b"\xff\xfe")
-    with pytest.raises(SecretLostError, match=r"admin_keys are not text.*Restore"):
+@pytest.mark.parametrize(("kept", "how"), [(b"\xff\xfe", "are not text"), (b"", "are gone")])
+def test_damaged_hashes_of_admin_keys_are_named(kept: bytes, how: str, tmp_path: Path) -> None:
+    """Else another owner's key would be made, and the one that is in use refused."""
+    (tmp_path / "admin_keys").write_bytes(kept)
+    with pytest.raises(SecretLostError, match=rf"admin_keys {how}.*Restore"):
         made_keys(Settings(data_dir=tmp_path))
+
+
+@pytest.mark.parametrize("kept", ["{", "[]", '{"acme": 1}'])
+async def test_a_damaged_note_of_the_demo_is_named(kept: str, tmp_path: Path) -> None:
+    (tmp_path / "demo.json").write_text(kept)
+    async with httpx.AsyncClient() as http:
+        with pytest.raises(CliError, match=r"demo\.json is damaged"):
+            await Demo(http, "tna_x", tmp_path).ensure([])
 
 
 @pytest.mark.parametrize("kept", [b"\n", b"\xff\xfe"])

@@ -35,6 +35,7 @@ from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import DEFAULT
+from tenora_platform.probing.tenant import probing_tenant
 from tenora_platform.registry.collector import FEW, Collector
 from tenora_platform.registry.store_identity import OBJECT, Record, StoreIdentity, identity
 from tenora_platform.registry.trash import KEPT, Stuck, Trash, Trashed
@@ -473,6 +474,10 @@ async def test_usage_waits_beside_a_database_without_tenants(own: Settings, tmp_
         assert "this database has no tenant" in await warnings(api)
         assert api.engine.outbox == [record]
         assert rows(own, "usage_dead_letters") == 0
+        await probing_tenant(api.state)  # the platform's own
+        with pytest.raises(UsageHeldError):
+            await UsageSink(api.engine, api.state.db, gate=gate).run_once()
+        assert api.engine.outbox == [record]
         await api.new_tenant("acme")
         await until(lambda: not api.engine.outbox)
         assert rows(own, "usage_dead_letters") == 1

@@ -23,6 +23,7 @@ from tenora_platform.erasure.fates import CHANGED, DELETED, KEPT, condition
 from tenora_platform.erasure.worker import Eraser
 from tenora_platform.history.deltas import Totals
 from tenora_platform.history.sampler import _add_served, _set_answers
+from tenora_platform.registry.store_identity import Record
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.rejections.keeper import Call, Kind, RejectedCalls
 from tenora_platform.settings import Settings
@@ -422,6 +423,21 @@ async def test_what_is_stored_meanwhile_is_erased_too(own: Api) -> None:
                     await asyncio.sleep(0.01)
         assert await erasing == [tenant.id]
         assert rows(link, "stored_responses", tenant.id) == 0
+
+
+async def test_nobody_is_erased_beside_a_store_of_another_database(own: Api) -> None:
+    """The database may be a restored one, in which a deletion that was taken back still stands."""
+    tenant = await own.new_tenant(NAME)
+    await own.state.store.problem()
+    await deleted(own, tenant, grace_days=0)
+    strange = Record("another", 7)
+    record = await own.state.store.read()
+    assert record is not None
+    await own.state.store.write(strange)
+    assert await Eraser(own.state).run_once() == []
+    assert (await get(own, tenant))["erased_at"] is None
+    await own.state.store.write(record)
+    assert await Eraser(own.state).run_once() == [tenant.id]
 
 
 async def test_two_workers_erase_once(own: Api) -> None:

@@ -21,6 +21,7 @@ from books import reconcile, record, store
 from platform_fixtures import Servers, plain_url
 from tenora_platform import bootstrap
 from tenora_platform.backup import restoring
+from tenora_platform.backup.place import BackupError
 from tenora_platform.embedded.postgres import find_binaries
 from tenora_platform.receipts.document import verify
 from tenora_platform.receipts.keys import read_key_set
@@ -96,6 +97,30 @@ async def test_the_version_before_is_upgraded_with_its_data(
     assert kept <= lie
 
 
+async def test_an_upgrade_under_a_lost_secret_changes_nothing(old: Old, servers: Servers) -> None:
+    """The version before kept no check value of its secret: the audit log tells it. A new secret is
+    what a new data directory has."""
+    url = str(old.settings.database_url)
+    before = passwords(url)
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="another")
+    assert code == 1
+    assert "another server secret" in text
+    assert "Traceback" not in text
+    assert revision(url) == "0038"
+    assert passwords(url) == before
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate")
+    assert code == 0, text
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="another")
+    assert code == 1
+    assert passwords(url) == before
+
+
+def passwords(url: str) -> list[Any]:
+    with psycopg.connect(plain_url(url)) as link:
+        query = "SELECT rolname, rolpassword FROM pg_authid WHERE rolname LIKE 'tenora%' ORDER BY 1"
+        return link.execute(query).fetchall()
+
+
 def files(settings: Settings) -> list[Path]:
     return [path for path in (settings.data_dir / "objects").rglob("*") if path.is_file()]
 
@@ -109,11 +134,15 @@ def upgrade():
 '''
 
 
+def _interrupt(*_: object) -> None:
+    raise BackupError("it was interrupted here")
+
+
 def test_a_backup_of_the_version_before_is_restored(
     servers: Servers, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the revision that it was made at, and then migrated, with its rows. The other way about it
-    is refused."""
+    """At the revision that it was made at, and then migrated, with its rows; where that was
+    interrupted, it goes on. The other way about it is refused."""
     own = settings.model_copy(
         update={"data_dir": tmp_path / "data", "database_url": servers.new_database()}
     )
@@ -129,6 +158,9 @@ def test_a_backup_of_the_version_before_is_restored(
             later.setattr(module, "migrations_folder", lambda: folder)
         changes = {"data_dir": tmp_path / "new", "database_url": empty_database(servers)}
         new = settings.model_copy(update={**changes, "redis_url": None})
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(restoring, "copy_in", _interrupt)
+            assert tenora(new, "restore", str(tmp_path / "backup"))[0] != 0
         code, text = tenora(new, "restore", str(tmp_path / "backup"))
         assert code == 0, text
         assert revision(str(new.database_url)) == "9999"

@@ -211,7 +211,7 @@ async def test_an_upload_of_parts_is_checked_and_given_back(api: Api, tenant: Te
 @pytest.fixture
 async def crashed(api: Api) -> set[str]:
     """Objects as processes leave them that end at the wrong moment."""
-    storage = AdapterStorage(api.state.objects)
+    storage = AdapterStorage(api.state.objects, deleting=api.state.store.deleting)
     await storage.stage_config("staging/adv_nobodys", b"{}")  # before its row was committed
     for key in (staged_weights("staging/adv_nobodys"), "uploads/upload_nobodys/part_1"):
         await obstore.put_async(api.state.objects, key, b"lost")

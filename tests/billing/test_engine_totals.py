@@ -11,6 +11,7 @@ from sqlalchemy import select
 from api_harness import Api
 from tenora_engine.events import EngineTotals, TenantDay
 from tenora_platform.usage.engine_totals import COPIES, TotalsKeeper, add_recovered, keep
+from tenora_platform.usage.gate import UsageGate
 from tenora_platform.usage.tables import EngineOutboxRow, EngineTotalRow
 from usage_records import usage_record
 
@@ -62,6 +63,20 @@ async def test_a_worker_keeps_what_the_engine_says(api: Api) -> None:
     tokens = answer.json()["usage"]["completion_tokens"]
     assert (tenant.id, today, 2, tokens) in await kept(api, told.engine)
     assert (await keeper.run_once()).engine == told.engine
+
+
+async def test_damage_of_an_outbox_is_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def damaged(since: str) -> EngineTotals:
+        return EngineTotals("eng_damaged", "2026-11-01", 0.0, [], unreadable=2)
+
+    await api.state.store.problem()
+    monkeypatch.setattr(api.engine, "usage_totals", damaged)
+    gate = UsageGate(api.state.db, api.state.store)
+    await TotalsKeeper(api.engine, api.state.db, gate=gate).run_once()
+    warnings = (await api.http.get("/readyz")).json()["warnings"]
+    assert any("2 segments or records of the engine's usage outbox" in each for each in warnings)
+    metrics = (await api.http.get("/metrics")).text
+    assert "tenora_store_unreadable_usage 2.0" in metrics
 
 
 @pytest.mark.parametrize("times", [1, 2])

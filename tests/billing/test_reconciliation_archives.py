@@ -114,7 +114,9 @@ async def kept(api: Api, database_url: str) -> AsyncIterator[Kept]:
     await use(api, counted, [*old, *new, late])
     settings = api.state.settings
     archive = UsageArchive(api.state.db, api.state.objects, settings.installation)
-    assert await UsageMonths(api.state.db, archive, Metrics(), 4).run_once(TODAY) == [MONTH]
+    assert await UsageMonths(api.state.db, archive, api.state.store, Metrics(), 4).run_once(
+        TODAY
+    ) == [MONTH]
     async with api.state.db.admin_session() as session:
         [part] = await archive.parts(session)
     # Was it billed? It comes again, because nobody had acknowledged it, and only the file knows.

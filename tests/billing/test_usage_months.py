@@ -3,6 +3,7 @@ still read; never while something needs them, never before the archive has been 
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import itertools
 from datetime import UTC, date, datetime, timedelta
@@ -15,11 +16,13 @@ from obstore.store import LocalStore
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from api_harness import Api, TestTenant
+from api_harness import Api, TestTenant, running_api, stored_objects
+from platform_fixtures import Servers
 from tenora_engine.events import UsageRecord
 from tenora_platform.budgets.credit import credit_of
 from tenora_platform.ids import ulid_text
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.settings import Settings
 from tenora_platform.usage.archive import ArchiveError, UsageArchive
 from tenora_platform.usage.partitions import UsageMonths, after, bound, months_of
 from tenora_platform.usage.rebuild import rebuild_sums
@@ -42,7 +45,11 @@ def archive(api: Api, tmp_path: Path) -> UsageArchive:
 
 
 def months(api: Api, archive: UsageArchive, retention: int = 0) -> UsageMonths:
-    return UsageMonths(api.state.db, archive, Metrics(), retention)
+    return UsageMonths(api.state.db, archive, api.state.store, Metrics(), retention)
+
+
+async def _never(_: UsageMonths) -> None:
+    await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -211,6 +218,31 @@ async def test_nothing_is_dropped_that_the_archive_has_not(
         async with api.state.db.admin_session() as session:
             await session.execute(drop, {"m": month})
     assert await months(api, archive, 8).run_once(TODAY) == [month]  # written anew
+
+
+async def test_no_month_leaves_for_a_store_that_is_not_the_databases(
+    settings: Settings, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a start with a forgotten TENORA_OBJECT_STORE: the archive would be missing later."""
+    monkeypatch.setattr(UsageMonths, "run", _never)  # only the test itself archives
+    changes = {"data_dir": tmp_path / "data", "database_url": servers.new_database()}
+    own = settings.model_copy(update=changes)
+    month = after(TODAY.replace(day=1), -6)
+    async with running_api(own, tmp_path / "1") as api:
+        tenant = await api.new_tenant("kept")
+        await old_month(api, tenant, month)
+        await api.state.store.problem()
+    wrong = own.model_copy(update={"object_store": str(tmp_path / "wrong")})
+    async with running_api(wrong, tmp_path / "2") as api:
+        archive = UsageArchive(api.state.db, api.state.objects, "tenora")
+        assert await months(api, archive, retention=4).run_once(TODAY) == []
+        assert not [path for path in stored_objects(api) if "usage-archive" in path]
+        async with api.state.db.admin_session() as session:
+            assert month in await months_of(session)
+            assert await archive.parts(session, dropped=False) == []
+    async with running_api(own, tmp_path / "3") as api:
+        archive = UsageArchive(api.state.db, api.state.objects, "tenora")
+        assert await months(api, archive, retention=4).run_once(TODAY) == [month]
 
 
 async def test_an_archive_is_never_overwritten(

@@ -227,9 +227,52 @@ def test_a_flipped_bit_never_makes_a_wrong_record(at: float, bit: int) -> None:
         found = outbox.oldest()
         outbox.close()
         wanted = records(1, 2, 3, 4, 5)
-        assert found in [wanted[:count] for count in range(6)] + [records(1, 2, 3, 5)]
+        whole = records(1, 2, 3, 5)  # the fourth was acknowledged
+        lacking = [whole[:at] + whole[at + 1 :] for at in range(4)]
+        assert found in [whole, wanted, *lacking], "one is damaged, and no other lost"
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("which", "at"), [(0, 0), (0, 4), (0, 8), (0, 40), (1, 0), (1, 40), (3, 4), (3, 8), (3, 40)]
+)
+def test_damage_hides_nothing_behind_it_and_is_kept(
+    which: int, at: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the length, checksum, kind or content of a frame. A crash leaves no such frame; only the
+    last one's length tells nothing, for it may be that of a frame that broke off."""
+    outbox = UsageOutbox(tmp_path)
+    for each in records(1, 2, 3, 4):
+        outbox.append([each])
+    outbox.close()
+    (segment,) = tmp_path.glob("*.segment")
+    log = SegmentLog(tmp_path)
+    frames = list(log.read(Position(int(segment.stem), 0)))
+    log.close()
+    damaged = bytearray(segment.read_bytes())
+    damaged[frames[which].offset + at] ^= 1
+    segment.write_bytes(damaged)
+    rest = [number for number in (1, 2, 3, 4) if number != which + 1]
+
+    outbox = UsageOutbox(tmp_path)
+    assert outbox.oldest() == records(*rest)
+    assert caplog.text.count("is damaged at byte") == 1
+    assert outbox.totals("").unreadable == outbox.unreadable == 1
+    outbox.append(records(5))
+    outbox.acknowledge([f"r{number}:0" for number in (*rest, 5)])
+    outbox = reopened(outbox, tmp_path)
+    assert outbox.oldest() == []
+    assert list(tmp_path.glob("*.segment")) == [], "what is whole is not kept for its sake"
+    (kept,) = tmp_path.glob("*.damaged")
+    assert kept.read_bytes() == damaged
+    assert outbox.unreadable == 1
+    assert [day.sequences for day in outbox.totals("").days] == [4], "what was read is counted"
+    outbox.append(records(6))
+    assert not kept.with_suffix(".segment").exists(), "its number is not used again"
+    kept.unlink()
+    assert outbox.unreadable == 0
+    outbox.close()
 
 
 _WRITER = """

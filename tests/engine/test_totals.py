@@ -139,7 +139,13 @@ def test_what_an_older_engine_began_is_not_whole(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_totals_without_a_disk_and_of_files_that_cannot_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"\xc1", b"", b"\x82\xa7through\x01\xa7tenants\x81\xa2\xff\xfe\x95\0\0\0\0\0"]
+)
+@pytest.mark.parametrize("name", ["2025-11-22.totals", "engine"])
+def test_totals_without_a_disk_and_of_files_that_cannot_be_read(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
     outbox = UsageOutbox(None)
     outbox.append([record(1), record(2)])
     outbox.acknowledge(["r1:0"])
@@ -147,7 +153,7 @@ def test_totals_without_a_disk_and_of_files_that_cannot_be_read(tmp_path: Path) 
     outbox = UsageOutbox(tmp_path)
     outbox.append([record(1)])
     outbox.close()
-    (tmp_path / "totals/2025-11-22.totals").write_bytes(b"\xc1")
+    (tmp_path / "totals" / name).write_bytes(content)
     outbox = UsageOutbox(tmp_path)
     assert told(outbox.totals("")) == plain([record(1)])
     outbox.close()

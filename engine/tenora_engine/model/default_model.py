@@ -115,8 +115,12 @@ def convert_gguf(source: Path, folder: Path) -> None:
 
 
 def _is_current(folder: Path) -> bool:
-    marker = folder / MARKER
-    return marker.is_file() and json.loads(marker.read_text())["version"] == FORMAT_VERSION
+    """One whose marker is damaged is not: it is made anew."""
+    try:
+        marker = json.loads((folder / MARKER).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return False
+    return isinstance(marker, dict) and marker.get("version") == FORMAT_VERSION
 
 
 def _put_in_place(scratch: Path, folder: Path) -> None:
@@ -249,4 +253,7 @@ def _unpermute(
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -24,6 +24,7 @@ from tenora_engine.events import (
 from tenora_engine.transport.reserve import DiskReserve
 from tenora_engine.transport.segment_log import (
     ACK,
+    DAMAGED,
     OCCUPANCY,
     RECORD,
     Frame,
@@ -85,6 +86,8 @@ class UsageOutbox:
         self._live: Counter[int] = Counter()  # records not acknowledged, by segment
         self._acknowledged: set[str] = set()  # read at opening, for records still to be read
         self._beyond: Position | None = None  # where the records begin that are not in the window
+        self._damaged: set[int] = set()  # segments of which a part is no frame
+        self._strange = 0  # whole frames whose record cannot be read
         self._owed: list[Metered] = []  # acknowledged before they could be written
         self._trouble: str | None = None
         self._log: SegmentLog | None = None
@@ -120,7 +123,15 @@ class UsageOutbox:
 
     def totals(self, since: str) -> EngineTotals:
         """Of all records that are kept or have been, by tenant and UTC day, from that day on."""
-        return self._totals.view(since, _usage(self._unwritten() + self._owed))
+        told = self._totals.view(since, _usage(self._unwritten() + self._owed))
+        return msgspec.structs.replace(told, unreadable=self.unreadable)
+
+    @property
+    def unreadable(self) -> int:
+        """Segments with damage, set aside ones included, and records that are whole and cannot be
+        read: they stay on the disk and are not billed."""
+        aside = 0 if self._log is None else self._log.set_aside_count()
+        return aside + len(self._damaged) + self._strange
 
     def append(self, records: Sequence[Metered]) -> None:
         """Keep the records. A disk that fails is logged, and the records are held in memory; raises
@@ -252,8 +263,13 @@ class UsageOutbox:
             if self._live[segment] > 0 or not log.may_delete(segment):
                 return
             self._delete(log, segment)
+            if segment in self._damaged:
+                return  # it could not be set aside
 
     def _delete(self, log: SegmentLog, segment: int) -> None:
+        if segment in self._damaged:
+            self._set_aside(log, segment)
+            return
         try:
             self._totals.save(segment)
         except OSError:  # perhaps for want of the room that the segment takes
@@ -266,6 +282,27 @@ class UsageOutbox:
             log.delete(segment)
         del self._live[segment]
 
+    def _set_aside(self, log: SegmentLog, segment: int) -> None:
+        """What could be read of it has been acknowledged; the rest must not be lost with it."""
+        try:
+            self._totals.save(segment)
+            log.set_aside(segment)
+        except OSError as error:
+            _log.error("a damaged segment of the outbox could not be set aside: %s", error)
+            return
+        self._damaged.discard(segment)
+        del self._live[segment]
+
+    def _note_damage(self, segment: int, frame: Frame) -> None:
+        if segment not in self._damaged:
+            _log.error(
+                "segment %d of the usage outbox is damaged at byte %d; what is whole behind that "
+                "is read, the rest is not billed, and the file is kept",
+                segment,
+                frame.offset,
+            )
+        self._damaged.add(segment)
+
     def _recover(self, log: SegmentLog) -> None:
         segments = log.segments()
         for segment in segments:
@@ -275,7 +312,9 @@ class UsageOutbox:
         for segment in segments:
             found: list[UsageRecord] = []
             for frame in log.read(Position(segment, 0)):
-                if frame.kind in _decoders:
+                if frame.kind == DAMAGED:
+                    self._note_damage(segment, frame)
+                elif frame.kind in _decoders:
                     record = _record_in(frame)
                     self._live[segment] += self._is_wanted(record, frame, segment)
                     if isinstance(record, UsageRecord):
@@ -295,6 +334,7 @@ class UsageOutbox:
                 segment,
                 frame.offset,
             )
+            self._strange += 1
             return True
         return record.event_id not in self._acknowledged
 
@@ -308,6 +348,8 @@ class UsageOutbox:
                 continue
             offset = start.offset if segment == start.segment else 0
             for frame in self._log.read(Position(segment, offset)):
+                if frame.kind == DAMAGED:
+                    self._note_damage(segment, frame)
                 if frame.kind not in _decoders:
                     continue
                 if len(self._window) >= window_max:

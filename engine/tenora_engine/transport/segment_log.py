@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,14 @@ from tenora_engine.errors import EngineUnavailableError
 RECORD = 1
 ACK = 2
 OCCUPANCY = 3
+DAMAGED = 0
+"""Kind of a stretch of bytes in which no frame is whole, though frames follow: never written."""
+
 _HEADER = struct.Struct("<IIB")  # payload bytes, CRC-32 of length, kind and payload, kind
 _SEGMENT_BYTES = 4 * 1024**2
 _SUFFIX = ".segment"
+_SET_ASIDE = ".damaged"
+_KIND = re.compile(rb"[\x01-\x03]")
 
 
 @dataclass(frozen=True)
@@ -53,9 +59,8 @@ class SegmentLog:
                 f"another engine is using the outbox in {directory}; stop it, or set "
                 "another outbox_dir"
             ) from error
-        numbers = (path.stem for path in directory.glob(f"*{_SUFFIX}"))
-        self._segments = sorted(int(number) for number in numbers if number.isdigit())
-        self._next = self._segments[-1] + 1 if self._segments else 1
+        self._segments = self._numbers(_SUFFIX)
+        self._next = max([0, *self._segments, *self._numbers(_SET_ASIDE)]) + 1
         self._fd: int | None = None  # the open segment, which is the last one
         self._size = 0
 
@@ -87,19 +92,23 @@ class SegmentLog:
         return position
 
     def read(self, start: Position) -> Iterator[Frame]:
-        """The whole frames of one segment from `start` on, up to its end or its torn tail."""
+        """The whole frames of one segment from `start` on, up to its end or its torn tail: bytes
+        that break off and have no whole frame after them. Other bytes that are no frame come as
+        one that is DAMAGED."""
         try:
             data = self._path(start.segment).read_bytes()
         except FileNotFoundError:
             return
         offset = start.offset
-        while offset + _HEADER.size <= len(data):
-            length, checksum, kind = _HEADER.unpack_from(data, offset)
-            end = offset + _HEADER.size + length
-            payload = data[offset + _HEADER.size : end]
-            if end > len(data) or checksum != _checksum(kind, payload):
+        while offset < len(data):
+            end = _end_of(data, offset)
+            if end is not None:
+                kind = data[offset + _HEADER.size - 1]
+                yield Frame(kind, data[offset + _HEADER.size : end], offset)
+            elif (end := _end_of_damage(data, offset)) is not None:
+                yield Frame(DAMAGED, data[offset:end], offset)
+            else:
                 return
-            yield Frame(kind, payload, offset)
             offset = end
 
     def may_delete(self, segment: int) -> bool:
@@ -113,9 +122,25 @@ class SegmentLog:
         self._path(segment).unlink(missing_ok=True)
         self._segments.remove(segment)
 
+    def set_aside(self, segment: int) -> None:
+        """As `delete`, and keep its file under another name, for whoever can read it."""
+        if self._fd is not None and segment == self._segments[-1]:
+            self._leave_segment()
+        path = self._path(segment)
+        path.replace(path.with_suffix(_SET_ASIDE))
+        self._segments.remove(segment)
+
+    def set_aside_count(self) -> int:
+        """Files that were set aside and that nobody has taken away since."""
+        return len(self._numbers(_SET_ASIDE))
+
     def close(self) -> None:
         self._leave_segment()
         os.close(self._lock_fd)
+
+    def _numbers(self, suffix: str) -> list[int]:
+        names = (path.stem for path in self._directory.glob(f"*{suffix}"))
+        return sorted(int(name) for name in names if name.isdigit())
 
     def _path(self, segment: int) -> Path:
         return self._directory / f"{segment:010d}{_SUFFIX}"
@@ -161,6 +186,33 @@ class SegmentLog:
 
 def _frame(kind: int, payload: bytes) -> bytes:
     return _HEADER.pack(len(payload), _checksum(kind, payload), kind) + payload
+
+
+def _end_of(data: bytes, offset: int) -> int | None:
+    """Where the frame ends that begins there; None where none does that is whole."""
+    body = offset + _HEADER.size
+    if body > len(data):
+        return None
+    length, checksum, kind = _HEADER.unpack_from(data, offset)
+    end = int(body + length)
+    is_whole = end <= len(data) and checksum == _checksum(kind, data[body:end])
+    return end if is_whole else None
+
+
+def _end_of_damage(data: bytes, offset: int) -> int | None:
+    """Where the next whole frame begins after bytes that are none, or the end of the data; None for
+    a torn tail. A crash leaves the beginning of a frame, or zeros, never as many bytes as a frame
+    has with another content."""
+    body = offset + _HEADER.size
+    end = body if body > len(data) else body + int(_HEADER.unpack_from(data, offset)[0])
+    if end <= len(data) and _end_of(data, end) is not None:
+        return end
+    for found in _KIND.finditer(data, body):
+        start = found.start() - _HEADER.size + 1
+        if _end_of(data, start) is not None:
+            return start
+    is_torn = end > len(data) or not any(data[offset:])
+    return None if is_torn else len(data)
 
 
 def _checksum(kind: int, payload: bytes) -> int:

@@ -114,13 +114,13 @@ class Totals:
             self._outbox = msgspec.json.decode(identity.read_bytes(), type=_Outbox)
         except FileNotFoundError:
             _write_file(identity, msgspec.json.encode(self._outbox))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             _log.error("the usage totals of the outbox start again: %s", error)
             _write_file(identity, msgspec.json.encode(self._outbox))
         for path in folder.glob(f"*{_SUFFIX}"):
             try:
                 self._days[path.stem] = msgspec.msgpack.decode(path.read_bytes(), type=_Day)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 _log.error("the totals in %s cannot be read: %s", path.name, error)
 
     def _write(self, name: str, day: _Day) -> None:

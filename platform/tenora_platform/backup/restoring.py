@@ -104,7 +104,8 @@ def restore_backup(
         keep_made_keys(settings, manifest.admin_keys)
     prepare_database(urls, manifest.revision, may_prepare=_marked(token))
     with _alone(urls):
-        load(urls, place, manifest)
+        if not _is_loaded(urls, manifest):
+            load(urls, place, manifest)
         prepare_database(urls, may_prepare=lambda _: None)
         copy_in(place, manifest.objects, objects)
         asyncio.run(_adopt(urls, objects, manifest))
@@ -149,6 +150,14 @@ def _goes_on(urls: DatabaseUrls, token: str) -> bool:
             "place: name another TENORA_DATABASE_URL or --data-dir."
         )
     return False
+
+
+def _is_loaded(urls: DatabaseUrls, manifest: Manifest) -> bool:
+    """Whether a restore that was interrupted had come past the rows: only with them the database is
+    migrated further than the backup was. In another schema they could not be loaded again."""
+    with connected(urls.owner) as link:
+        found = link.execute("SELECT version_num FROM alembic_version").fetchone()
+    return found != (manifest.revision,)
 
 
 def _marked(token: str) -> Callable[[Connection], None]:

@@ -30,6 +30,7 @@ from tenora_platform.gpu import choose_device, missing_for_triton
 from tenora_platform.installation import Installation
 from tenora_platform.portal import Portal
 from tenora_platform.resources import portal_folder
+from tenora_platform.secret import ServerSecret, kept_secret
 from tenora_platform.settings import Settings
 
 Verdict = Literal["ok", "note", "wrong"]
@@ -247,7 +248,7 @@ def check_database(settings: Settings) -> Finding:
             return Finding("database", "wrong", str(error))
         return Finding("database", "ok", f"embedded PostgreSQL ({binaries})")
     installation = Installation(settings.installation)
-    urls = database_urls(settings.database_url, settings.server_secret(), installation)
+    urls = database_urls(settings.database_url, _secret(settings), installation)
     try:
         current, head = migration_state(urls)
         most = most_connections(urls)
@@ -270,6 +271,12 @@ def check_database(settings: Settings) -> Finding:
     )
 
 
+def _secret(settings: Settings) -> ServerSecret:
+    """Without making one: where there is none yet, one that opens nothing."""
+    configured = settings.secret.get_secret_value() if settings.secret else None
+    return kept_secret(settings.data_dir, configured) or ServerSecret(b"")
+
+
 def check_redis(settings: Settings) -> Finding:
     if settings.redis_url is None:
         try:
@@ -283,7 +290,7 @@ def check_redis(settings: Settings) -> Finding:
     except (redis.RedisError, OSError, ValueError) as error:
         return Finding("redis", "wrong", f"TENORA_REDIS_URL does not work: {error}")
     try:
-        mark = marks.mark_of(Installation(settings.installation), settings.server_secret())
+        mark = marks.mark_of(Installation(settings.installation), _secret(settings))
         marks.compare(holder, mark)
     except marks.TakenError as error:
         return Finding("redis", "wrong", str(error))

@@ -30,6 +30,7 @@ from tenora_platform.cli.run import (
     with_model,
 )
 from tenora_platform.db import DatabaseUrls
+from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.servers import found_servers, running_servers
 from tenora_platform.gpu import choose_device
@@ -39,7 +40,7 @@ from tenora_platform.processes.engine_address import engine_address
 from tenora_platform.processes.listening import listen
 from tenora_platform.processes.presence import Presence, this_process
 from tenora_platform.redis_client import open_redis, redis_seal
-from tenora_platform.secret import ServerSecret
+from tenora_platform.secret import ServerSecret, kept_secret
 from tenora_platform.settings import Settings
 
 
@@ -134,13 +135,24 @@ def reached_database(settings: Settings) -> Iterator[DatabaseUrls]:
 
 
 def require_installation(settings: Settings) -> None:
-    """Raises CliError where a command that only looks would make a new installation."""
-    has_own = (settings.data_dir / "postgres" / "data").exists()
-    if settings.database_url is None and not has_own:
+    """Raises CliError where a command that only looks would make a new installation, or a secret;
+    EmbeddedServerError where the database is damaged."""
+    own = EmbeddedPostgres(settings.data_dir / "postgres", ServerSecret(b""))
+    if settings.database_url is None and own.is_to_be_made():
         raise CliError(
             f"There is no Tenora installation in {settings.data_dir.resolve()}.",
             "Give its folder (--data-dir, TENORA_DATA_DIR) or its database (TENORA_DATABASE_URL).",
         )
+    if kept_secret(settings.data_dir, _configured(settings)) is None:
+        raise CliError(
+            f"The server secret of the installation is not in {settings.data_dir.resolve()}.",
+            "Set TENORA_SECRET, or give the data directory that has its file `secret` (--data-dir, "
+            "TENORA_DATA_DIR).",
+        )
+
+
+def _configured(settings: Settings) -> str | None:
+    return settings.secret.get_secret_value() if settings.secret else None
 
 
 def _say_present(redis_url: str, seal: Seal) -> None:

@@ -35,6 +35,7 @@ SUPERUSER = "tenora_owner"
 DATABASE = "tenora"
 _START_S = 60
 _PORT = 5432  # part of the socket's name only
+_FIRST_NORMAL = 16384  # numbers of databases below are of those that initdb makes
 _PORT_LINE, _FOLDER_LINE = 3, 4  # of postmaster.pid
 _STATUS_LINE = 7  # of postmaster.pid: starting, ready, stopping, standby
 
@@ -92,7 +93,7 @@ class EmbeddedPostgres:
         user = server_user()
         self.folder.mkdir(parents=True, exist_ok=True)
         reach = [binaries / "postgres", self.data / "PG_VERSION"]
-        if self._is_to_be_made():
+        if self.is_to_be_made():
             self._make_cluster(binaries, reach)
         if user is not None:
             _give(self.folder, user.pw_uid, user.pw_gid)
@@ -144,11 +145,12 @@ class EmbeddedPostgres:
         self._process.wait(timeout=10)
         self._process = None
 
-    def _is_to_be_made(self) -> bool:
-        """Only what an initdb of ours left half done is made anew: it has never been a server's."""
+    def is_to_be_made(self) -> bool:
+        """Only what an initdb of ours left half done is made anew: it has never been a server's.
+        Changes nothing. Raises EmbeddedServerError for files that are no whole cluster."""
         if not self.data.is_dir() or not any(self.data.iterdir()):
             return True
-        if self._unfinished.exists() and not (self.data / "postmaster.opts").exists():
+        if self._unfinished.exists() and not self._has_served():
             return True
         if (self.data / "PG_VERSION").is_file():
             return False
@@ -157,6 +159,14 @@ class EmbeddedPostgres:
             "copied only in part. Nothing was changed. Restore it from a backup; to start with "
             "an empty database, move that folder away."
         )
+
+    def _has_served(self) -> bool:
+        """Whether more is there than an initdb leaves: a server's files, or a database, which has
+        a number that no initdb gives."""
+        opts, base = self.data / "postmaster.opts", self.data / "base"
+        databases = [each.name for each in base.iterdir()] if base.is_dir() else []
+        made = [name for name in databases if name.isdigit() and int(name) >= _FIRST_NORMAL]
+        return opts.exists() or bool(made)
 
     def _make_cluster(self, binaries: Path, reach: list[Path]) -> None:
         user = server_user()

@@ -182,16 +182,19 @@ class InferenceSession:
             async with (
                 self.state.flights.flight(self.tenant, tuple(self._runs)),
                 sick.told(self.state, self.resolved),
-                damage.told(self.state, self.resolved),
-                contextlib.aclosing(merged(self._runs, self.at_once)) as pieces,
             ):
                 with self.state.outcomes.watch(self.tenant.tenant_id, self.resolved) as watch:
-                    if self.answer is not None:
-                        self.answer.begin()
-                    async for piece in pieces:
-                        watch.piece()
-                        self._note(piece)
-                        yield piece
+                    # Within the watch: what another store lacks is not held against the version.
+                    async with (
+                        damage.told(self.state, self.resolved),
+                        contextlib.aclosing(merged(self._runs, self.at_once)) as pieces,
+                    ):
+                        if self.answer is not None:
+                            self.answer.begin()
+                        async for piece in pieces:
+                            watch.piece()
+                            self._note(piece)
+                            yield piece
             if self.answer is not None:
                 self.answer.end()
         finally:

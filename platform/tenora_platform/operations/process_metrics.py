@@ -73,6 +73,7 @@ _STORE = (
     ("damaged_versions", "Adapter versions whose content is damaged or missing"),
     ("missing_contents", "Contents of adapters of which the last sweep missed a file"),
     ("usage_held", "1 while usage waits in the outbox, because the database is not its own"),
+    ("unreadable_usage", "Segments and records of the outbox that cannot be read"),
 )
 
 
@@ -82,7 +83,8 @@ def _store(told: StoreTold | None) -> Iterator[Metric]:
     if told is not None:
         stopped = float(bool(told.problem or told.stopped))
         held = float(told.usage_held)
-        values = (stopped, told.objects, told.unowned, told.damaged, told.missing, held)
+        found = (told.objects, told.unowned, told.damaged, told.missing)
+        values = (stopped, *found, held, told.unreadable_usage)
     for (name, text), value in zip(_STORE, values, strict=True):
         yield GaugeMetricFamily(f"tenora_store_{name}", text, value)
 

@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 
 import structlog
 from msgspec.structs import replace
+from obstore.exceptions import BaseError
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.errors import DamagedAdapterError
+from tenora_platform.errors import DamagedAdapterError, UnavailableError
 from tenora_platform.events import repository as events
 from tenora_platform.registry.repository import SERVABLE
 from tenora_platform.registry.resolver import ResolvedModel
@@ -31,13 +32,30 @@ _log = structlog.get_logger(__name__)
 
 @contextlib.asynccontextmanager
 async def told(state: AppState, resolved: ResolvedModel) -> AsyncGenerator[None]:
-    """Around a request of the version: that its content is damaged is written down."""
+    """Around a request of the version: that its content is damaged is written down. What another
+    store lacks is not: raises UnavailableError."""
     try:
         yield
-    except DamagedAdapterError:
+    except DamagedAdapterError as error:
+        if not await _is_stores(state):
+            raise UnavailableError(
+                "The object store is not that of the platform's database at the moment. The "
+                "operator is told.",
+                code="adapter_unavailable",
+                retry_after_ms=5000,
+            ) from error
         if resolved.adapter is not None:
             await _tell(state, resolved.adapter.version_id)
         raise
+
+
+async def _is_stores(state: AppState) -> bool:
+    """Whether what is not in the store is missing indeed; not where that cannot be asked."""
+    try:
+        return await state.store.agreed_lately()
+    except (SQLAlchemyError, BaseError, OSError) as error:
+        _log.warning("damage not written", reason=type(error).__name__)
+        return False
 
 
 async def _tell(state: AppState, version_id: str) -> None:

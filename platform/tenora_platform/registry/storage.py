@@ -22,6 +22,11 @@ from tenora_platform.registry.disk import full_disk_named, require_room
 _CHUNK_BYTES = 5 * 1024 * 1024  # the least that S3 takes as a part
 
 
+def nothing_deleted() -> AbstractAsyncContextManager[bool]:
+    """For a storage that is only read."""
+    return nullcontext(False)
+
+
 class AdapterStorage:
     """Durable before it is referred to: each method returns once the store has the bytes."""
 
@@ -30,7 +35,7 @@ class AdapterStorage:
         objects: ObjectStore,
         *,
         reserve_bytes: int = 0,
-        deleting: Callable[[], AbstractAsyncContextManager[bool]] = lambda: nullcontext(True),
+        deleting: Callable[[], AbstractAsyncContextManager[bool]],
     ) -> None:
         """`deleting`: whether objects may be deleted while its block runs."""
         self._objects = objects

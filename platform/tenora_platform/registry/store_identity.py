@@ -15,6 +15,7 @@ import msgspec
 import obstore
 import structlog
 from msgspec.structs import replace
+from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
@@ -38,6 +39,8 @@ takes both, for what the rows of its moment own has to be there until it has bee
 
 AGAIN_S = 30.0
 """How often it is asked whether a store that was not the database's is by now."""
+
+LATELY_S = 1.0
 
 _LOCK = "object-store:identity"
 _log = structlog.get_logger(__name__)
@@ -95,6 +98,13 @@ class StoreIdentity:
         """Whether what the rows do not need may be removed from the store."""
         return await self.problem() is None
 
+    async def agreed_lately(self) -> bool:
+        """As `agrees`, asked once in a while however many want to know."""
+        known = self._verdict
+        if known is not None and time.monotonic() - known.at_s < LATELY_S:
+            return known.problem is None
+        return await self.agrees()
+
     async def belongs(self) -> bool:
         """As `agrees`, and cheap: of the same database what was found last, unless it was a problem
         some time ago."""
@@ -139,13 +149,16 @@ class StoreIdentity:
 
     @asynccontextmanager
     async def deleting(self) -> AsyncIterator[bool]:
-        """Whether objects that no row owns any more may be deleted while the block runs: not during
-        a backup, and not where that cannot be asked. A sweep finds them later."""
+        """Whether objects that no row owns any more may be deleted while the block runs: not while
+        the store is not this database's, not during a backup, and not where that cannot be asked.
+        A sweep finds them later."""
         async with AsyncExitStack() as stack:
             try:
-                session = await stack.enter_async_context(self._db.admin_session())
-                may = await try_lock_shared(session, DELETING)
-            except (SQLAlchemyError, OSError) as error:
+                may = await self.belongs()
+                if may:
+                    session = await stack.enter_async_context(self._db.admin_session())
+                    may = await try_lock_shared(session, DELETING)
+            except (SQLAlchemyError, BaseError, OSError) as error:
                 _log.warning("objects are left to the next sweep", reason=plain_reason(error))
                 may = False
             yield may

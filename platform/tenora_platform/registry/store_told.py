@@ -21,7 +21,8 @@ class StoreTold(msgspec.Struct, frozen=True, kw_only=True):
     be served, for their content is damaged or missing. `undeleted`: versions and uploads whose
     objects could not be deleted; `stuck`: objects that the last sweep could not remove;
     `missing`: contents that versions serve and of which it did not find a file. `strange_usage`:
-    usage waits that names tenants, and there are none."""
+    usage waits that names tenants, and there are none. `unreadable_usage`: what of the engine's
+    outbox is damaged."""
 
     problem: str | None = None
     stopped: str | None = None
@@ -32,6 +33,7 @@ class StoreTold(msgspec.Struct, frozen=True, kw_only=True):
     stuck: int | None = None
     missing: int | None = None
     strange_usage: bool = False
+    unreadable_usage: int = 0
 
     @property
     def usage_held(self) -> bool:
@@ -53,6 +55,12 @@ def store_warnings(told: StoreTold | None) -> list[str]:
         warnings.append(f"{told.stopped} {stopped}. See: tenora store status")
     if told.strange_usage:
         warnings.append(STRANGE_USAGE)
+    if told.unreadable_usage:
+        warnings.append(
+            f"{told.unreadable_usage} segments or records of the engine's usage outbox cannot be "
+            "read and are not billed. They are kept: files that end in .damaged, or as they are; "
+            "the engine's log names them. Take them away once they have been looked at."
+        )
     if told.damaged:
         warnings.append(
             f"{told.damaged} adapter versions cannot be served: their content in the object store "

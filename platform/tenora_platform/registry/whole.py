@@ -24,6 +24,7 @@ from tenora_platform.registry.repository import (
 )
 from tenora_platform.registry.storage import (
     AdapterStorage,
+    nothing_deleted,
     part_key,
     staged_draft_layer,
     staged_weights,
@@ -65,7 +66,7 @@ class StoreReader:
 
     def __init__(self, db: Database, objects: ObjectStore) -> None:
         self._db = db
-        self._storage = AdapterStorage(objects)
+        self._storage = AdapterStorage(objects, deleting=nothing_deleted)
         self._looked = Looked(0, 0, [], [])
 
     async def read_all(self) -> Looked:

@@ -63,6 +63,8 @@ class TotalsKeeper:
             await self._gate.pass_()
         yesterday = datetime.now(UTC).date() - timedelta(days=1)
         totals = await self._engine.usage_totals(yesterday.isoformat() if self._known else "")
+        if self._gate is not None:
+            self._gate.tell_unreadable(totals.unreadable)
         async with self._db.admin_session() as session:
             await keep(session, totals)
         self._known = True

@@ -47,14 +47,18 @@ class UsageGate:
         if is_strange:
             raise UsageHeldError
 
+    def tell_unreadable(self, count: int) -> None:
+        """How much of the engine's outbox cannot be read."""
+        self._store.tell(unreadable_usage=count)
+
     async def _are_strange(self, records: Sequence[Metered]) -> bool:
-        """Whether one of them names a tenant that does not exist, and none exists but the canary's,
-        as in a database that was made anew."""
+        """Whether one of them names a tenant that does not exist, and none exists but our
+        own (of canaries and probes), as in a database that was made anew."""
         named = {
             each.tenant if isinstance(each, OccupancyRecord) else each.context.get("tenant_id")
             for each in records
         }
-        own = TenantRow.id.not_in(select(CanaryRow.tenant))
+        own = ~TenantRow.internal & TenantRow.id.not_in(select(CanaryRow.tenant))
         async with self._db.admin_session() as session:
             if await session.scalar(select(TenantRow.id).where(own).limit(1)) is not None:
                 return False

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.locks import try_lock
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.registry.store_identity import StoreIdentity
 from tenora_platform.usage.archive import ArchiveError, UsageArchive
 
 EVERY_S = 3600.0
@@ -73,10 +74,17 @@ class UsageMonths:
     """One runs in each worker; a lock keeps them apart."""
 
     def __init__(
-        self, db: Database, archive: UsageArchive, metrics: Metrics, retention_months: int
+        self,
+        db: Database,
+        archive: UsageArchive,
+        store: StoreIdentity,
+        metrics: Metrics,
+        retention_months: int,
     ) -> None:
+        """`store` knows whether the archive's files lie where this database's are."""
         self._db = db
         self._archive = archive
+        self._store = store
         self._metrics = metrics
         self._retention = retention_months
 
@@ -113,10 +121,13 @@ class UsageMonths:
         return [month for month in old if await self._let_go(month)]
 
     async def _let_go(self, month: date) -> bool:
-        """Archive it and drop it, unless it is still needed as it is."""
+        """Archive it and drop it, unless it is still needed as it is. What would be archived in a
+        store that is not this database's would be missing once the right one is back."""
         low, high = bound(month), bound(after(month, 1))
         async with self._db.patient().admin_session() as session:
             if not await try_lock(session, MONTHS_LOCK) or await _is_needed(session, low, high):
+                return False
+            if not await self._store.agrees():
                 return False
             rows = await self._archive.write(month, low, high)
             await session.scalar(select(func.drop_usage_month(month)))
