@@ -182,8 +182,8 @@ def _messages(body: ResponseRequest, earlier: Sequence[InputItem]) -> Iterator[C
             continue
         message = _message(item, f"input[{place}]" if place >= 0 else "previous_response_id")
         if message.role == "assistant" and message.tool_calls and calling is not None:
-            before = list(calling.tool_calls or ())
-            calling = calling.model_copy(update={"tool_calls": before + message.tool_calls})
+            calling.tool_calls = calling.tool_calls or []
+            calling.tool_calls += message.tool_calls
             continue
         if calling is not None:
             yield calling

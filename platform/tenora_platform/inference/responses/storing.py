@@ -132,7 +132,8 @@ def _items(
     engine: EngineClient, turns: Sequence[Turn], more: Sequence[InputItem]
 ) -> list[InputItem]:
     """Of the turns, if they are within the bounds of one body together with `more`."""
-    parts = members_of(more) - len(more)
+    lists = (each for item in more for each in (item.content, item.output))
+    parts = sum(len(each) for each in lists if isinstance(each, list))
     items, characters = len(more), 0
     said: list[bytes] = []
     for turn in turns:
@@ -156,12 +157,6 @@ def _too_many() -> BadRequestError:
         param="previous_response_id",
         code="context_length_exceeded",
     )
-
-
-def members_of(items: Sequence[InputItem]) -> int:
-    """Items and their parts."""
-    lists = (each for item in items for each in (item.content, item.output))
-    return len(items) + sum(len(each) for each in lists if isinstance(each, list))
 
 
 async def stored(session: InferenceSession, asked: Asked, response: ResponseObject) -> None:
