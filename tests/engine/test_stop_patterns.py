@@ -3,7 +3,10 @@ grows with the text alone."""
 
 from __future__ import annotations
 
+import random
 import re
+import sys
+from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -30,6 +33,12 @@ PATTERNS = [
     "(|a)b",
     "a{0,2}b",
     "[]b]c",
+    "[]a]",
+    "[^]]",
+    "[^]b-]",
+    "[^a-bb-c1]",
+    r"[^\W1]c",
+    r"[\S\d\n]b",
     "a$",
     r"[b.]\s*$",
     "bb$|a.$|c",
@@ -43,7 +52,7 @@ def first_end(pattern: str, text: str) -> int | None:
     return next(ends, None)
 
 
-@given(st.sampled_from(PATTERNS), st.text("abc 1.[\n", max_size=12), st.integers(0, 12))
+@given(st.sampled_from(PATTERNS), st.text("abc 1.[]-\n", max_size=12), st.integers(0, 12))
 def test_a_match_ends_where_it_first_can(pattern: str, text: str, cut: int) -> None:
     expected = first_end(pattern, text)
     assert StopPattern(pattern).begin().end(text) == expected
@@ -77,6 +86,36 @@ def test_what_others_take_for_ever_over_has_few_states(pattern: str) -> None:
     for character in "aaaa":
         states = made.after(states, character)
         assert len(states) <= STATES_MAX
+
+
+RARE = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[a-m].{100}§",
+        f"[a-m](?:[^{RARE}]){{100}}§",
+        f"[a-m](?:[^{''.join(f'{each}-{each}' for each in RARE[:66])}]){{100}}§",
+        "[a-m](?:[^" + r"\D\S\W" * 30 + "]|[^§]){40}§",
+    ],
+)
+def test_a_character_takes_steps_by_the_states_not_by_what_classes_hold(pattern: str) -> None:
+    steps = 0
+
+    def counted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal steps
+        steps += event in ("call", "c_call")
+
+    search, rng = StopPattern(pattern).begin(), random.Random(1)
+    text = "".join(rng.choice("abcdefghijklmnopqrstuvwxyz ETAOIN.,") for _ in range(1200))
+    assert search.end(text[:1000]) is None  # now all states are in use, and no step is known
+    sys.setprofile(counted)
+    try:
+        search.end(text[1000:])
+    finally:
+        sys.setprofile(None)
+    assert steps < 200 * 5 * STATES_MAX
 
 
 def detokenizer(pattern: str, **options: object) -> IncrementalDetokenizer:
