@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
@@ -298,10 +298,13 @@ _OF_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-def from_validation(error: RequestValidationError) -> BadRequestError:
+def from_validation(error: RequestValidationError | ValidationError) -> BadRequestError:
     """The first problem of a body, query or path, with `param` as a client would write it
-    (`messages[0].content`)."""
-    first = error.errors()[0]
+    (`messages[0].content`); of what was made of a body, without the value."""
+    if isinstance(error, ValidationError):
+        first: Mapping[str, Any] = error.errors(include_input=False, include_url=False)[0]
+    else:
+        first = error.errors()[0]
     location = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
     param = ""
     for part in location:

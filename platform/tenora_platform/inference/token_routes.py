@@ -21,13 +21,14 @@ from tenora_platform.inference.bounds import (
     token_list,
 )
 from tenora_platform.inference.chat import chat_tokens
-from tenora_platform.inference.given import Given, QuickList
+from tenora_platform.inference.given import Given, QuickList, conversion
 from tenora_platform.inference.parameters import check_token_ids
 from tenora_platform.inference.requests import AdmittedTenant, prompt_characters
 from tenora_platform.inference.schemas import (
     TOKEN,
     ChatCompletionRequest,
     ChatMessage,
+    MadeChat,
 )
 from tenora_platform.inference.tokenising import refuse_too_long, tokenised
 from tenora_platform.inference.tool_schemas import Tool
@@ -61,9 +62,10 @@ class TokenizeRequest(Given):
             raise PydanticCustomError("one_of", "needs either prompt or messages")
         return self
 
-    def as_chat(self) -> ChatCompletionRequest:
+    @conversion
+    def as_chat(self) -> MadeChat:
         """The chat whose prompt this is."""
-        return ChatCompletionRequest(
+        return MadeChat(
             model=self.model,
             messages=self.messages or [],
             tools=self.tools,

@@ -19,12 +19,13 @@ from tenora_platform.inference.anthropic.schemas import (
     ResultBlock,
     ToolDefinition,
 )
+from tenora_platform.inference.given import conversion
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.response_formats import NamedSchema, ResponseFormat
 from tenora_platform.inference.schemas import (
-    ChatCompletionRequest,
     ChatMessage,
     FunctionCall,
+    MadeChat,
     ToolCall,
 )
 from tenora_platform.inference.tool_schemas import ChosenFunction, FunctionTool, NamedTool, Tool
@@ -46,7 +47,8 @@ _NAMES = {
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def as_chat(body: CountRequest) -> ChatCompletionRequest:
+@conversion
+def as_chat(body: CountRequest) -> MadeChat:
     """Raises BadRequestError for what is not supported, by the names of this body."""
     messages = list(_joined(_messages(body)))
     continues = messages[-1].role == "assistant" and not messages[-1].tool_calls
@@ -64,7 +66,7 @@ def as_chat(body: CountRequest) -> ChatCompletionRequest:
             "user": body.metadata.user_id if body.metadata is not None else None,
         }
     tools = [_tool(tool) for tool in body.tools or () if _is_ours(tool)]
-    return ChatCompletionRequest(
+    return MadeChat(
         model=body.model,
         messages=messages,
         tools=tools or None,
