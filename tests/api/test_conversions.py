@@ -127,7 +127,7 @@ async def test_what_only_the_chat_refuses_is_a_named_error(
     """Were there such a field again. It is said and logged without what was given."""
 
     class Strict(ChatMessage):
-        content: Annotated[str, Field(max_length=3)]  # type: ignore[assignment]
+        content: Annotated[str, Field(max_length=3)]
 
     for name in ("anthropic", "responses"):
         monkeypatch.setattr(f"tenora_platform.inference.{name}.conversation.ChatMessage", Strict)
@@ -210,7 +210,7 @@ async def test_large_bodies_are_gone_through_in_a_thread(
 
         monkeypatch.setattr(f"tenora_platform.inference.{place}", noted)
     if "tools" in body:
-        properties = {f"p{place}": {} for place in range(300)}
+        properties: dict[str, Any] = {f"p{place}": {} for place in range(300)}
         function = {"name": "f", "parameters": {"type": "object", "properties": properties}}
         body = body | {"tools": [{"type": "function", "function": function}]}
     if path == "messages":
