@@ -143,7 +143,7 @@ async def test_a_value_of_several_forms_is_told_where_it_is_wrong(
     api: Api, tenant: TestTenant, path: str, body: dict[str, Any], param: str, words: str
 ) -> None:
     hello = [{"role": "user", "content": "Hi"}]
-    usual = {
+    usual: dict[str, dict[str, Any]] = {
         COMPLETION: {"prompt": "a"},
         CHAT: {"messages": hello},
         "/v1/messages": {"messages": hello},

@@ -146,3 +146,41 @@ def test_a_match_within_the_first_tokens_does_not_count() -> None:
     made = detokenizer("a", min_tokens=2)
     last = made.push(list(b"abca"))
     assert (last.text, last.consumed_tokens) == ("abca", 4)
+
+
+def test_many_long_stop_strings_take_steps_by_their_number_not_by_their_length() -> None:
+    """Of which every beginning's end begins them, too."""
+    calls = 0
+
+    def counted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    stop = [("a" * (128 + each) + "b" + "a" * 127)[:256] for each in range(32)]
+    made = IncrementalDetokenizer(lambda token: bytes([token]), stop=stop)
+    made.push(list(b"a" * 300))
+    sys.setprofile(counted)
+    try:
+        for _ in range(100):
+            made.push(list(b"a"))
+    finally:
+        sys.setprofile(None)
+    assert calls < 100 * 20 * len(stop)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=3), st.text("abc"))
+def test_nothing_is_held_back_that_begins_no_stop_string(stop: list[str], text: str) -> None:
+    made = IncrementalDetokenizer(lambda token: bytes([token]), stop=stop)
+    shown = ""
+    for place, character in enumerate(text, 1):
+        delta = made.push(list(character.encode()))
+        shown += delta.text
+        if delta.stopped is not None:
+            return
+        held = max(
+            length
+            for each in stop
+            for length in range(len(each))
+            if text[:place].endswith(each[:length])
+        )
+        assert shown == text[: place - held]
