@@ -272,7 +272,9 @@ async def test_a_flood_takes_few_rows_and_every_call_is_counted(
     assert len(found) <= keeper.EACH_PER_MINUTE + keeper.KINDS_PER_MINUTE + 1
 
 
-async def test_a_flood_of_kinds_is_one_kind(quiet: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_of_kinds_is_one_kind_of_each_status(
+    quiet: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(keeper, "EACH_PER_MINUTE", 2)
     monkeypatch.setattr(keeper, "KINDS_PER_MINUTE", 3)
     monkeypatch.setattr("tenora_platform.rejections.keeper.time.time", lambda: 1_790_000_000.0)
@@ -286,10 +288,12 @@ async def test_a_flood_of_kinds_is_one_kind(quiet: Api, monkeypatch: pytest.Monk
         )
         answer = await quiet.call(tenant.key, "POST", f"{CHAT}", json=body)
         assert answer.status_code == 400
+    assert (await quiet.call(tenant.key, "POST", CHAT, json=chat(model="no"))).status_code == 404
     kept = keeper.KINDS_PER_MINUTE + keeper.EACH_PER_MINUTE + 1
     found = await listed(quiet, tenant)
-    assert len(found) <= kept
-    assert sum(each["calls"] for each in found) == 20
+    assert len(found) <= kept + 1
+    assert sum(each["calls"] for each in found) == 21
+    assert [each["calls"] for each in found if each["status"] == 404] == [1], "by its own status"
 
 
 async def test_a_database_that_is_away_loses_nothing(
