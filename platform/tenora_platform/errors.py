@@ -3,7 +3,7 @@ with the four keys message, type, param, code. It knows no domain."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
@@ -308,22 +308,68 @@ _OF_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-def from_validation(error: RequestValidationError) -> BadRequestError:
-    """The first problem of a body, query or path, with `param` as a client would write it
-    (`messages[0].content`)."""
-    first = error.errors()[0]
-    location = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
+def from_validation(error: RequestValidationError | ValidationError) -> BadRequestError:
+    """One problem of a body, query or path, with `param` as a client would write it
+    (`messages[0].content`); of what was made of a body, without the value."""
+    problem, parts = _first_problem(error)
     param = ""
-    for part in location:
+    for part in parts:
         param += f"[{part}]" if isinstance(part, int) else f".{part}" if param else str(part)
-    if first["type"] == "json_invalid":
+    if problem["type"] == "json_invalid":
         return BadRequestError("The request body is not valid JSON.", code="invalid_json")
-    message = in_words(first)
+    message = in_words(problem)
     return BadRequestError(
         f"{param or 'The body'}: {message.rstrip('.')}.",
         param=param or None,
-        code="missing_required_parameter" if first["type"] == "missing" else "invalid_value",
+        code="missing_required_parameter" if problem["type"] == "missing" else "invalid_value",
     )
+
+
+def _first_problem(
+    error: RequestValidationError | ValidationError,
+) -> tuple[Mapping[str, Any], Sequence[str | int]]:
+    """And where it is. Where a value may be of several forms there is a problem of each: that one
+    which lies deepest in the value is of the form that was meant."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False)[0]
+        return first, first["loc"]
+    problems = error.errors()
+    given = error.body if problems[0]["loc"][:1] == ("body",) else _UNKNOWN
+    parts, forms = _place(problems[0], given)
+    if forms is None:
+        return problems[0], parts
+    of_all = [
+        (each, _place(each, given)[0])
+        for each in problems
+        if each["loc"][:forms] == problems[0]["loc"][:forms]
+    ]
+    return max(of_all, key=lambda each: len(each[1]))
+
+
+_UNKNOWN = object()
+
+
+def _place(problem: Mapping[str, Any], given: object) -> tuple[list[str | int], int | None]:
+    """The keys and indexes on the way to a problem, without the names of the forms that a value may
+    have; and where in its location the first of those stands."""
+    location, parts, forms = problem["loc"], [], None
+    for place, part in enumerate(location[1:], 1):
+        inner = _member(given, part)
+        is_missing = problem["type"] == "missing" and place == len(location) - 1
+        if inner is _UNKNOWN and given is not _UNKNOWN and isinstance(part, str) and not is_missing:
+            forms = place if forms is None else forms
+            continue
+        parts.append(part)
+        given = inner
+    return parts, forms
+
+
+def _member(given: object, part: str | int) -> object:
+    if isinstance(given, Mapping):
+        return given.get(part, _UNKNOWN)
+    if isinstance(given, list) and isinstance(part, int) and part < len(given):
+        return given[part]
+    return _UNKNOWN
 
 
 def _known(error: Exception) -> ApiError:

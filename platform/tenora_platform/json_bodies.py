@@ -29,7 +29,7 @@ def read_as_json(scope: Scope) -> None:
     by it. Raises MediaTypeError."""
     said = (header_of(scope, b"content-type") or b"").decode("latin-1")
     kind = said.partition(";")[0].strip().lower()
-    if kind == "application/json" or kind.endswith("+json"):
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return
     if kind not in _UNSAID:
         raise MediaTypeError(

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from tenora_platform.ids import random_text
 from tenora_platform.secret import ServerSecret
 
+_SECRET_CHARACTERS = 32
+_WITHIN = re.compile(r"tna?_([0-9a-z]{8})_[0-9a-z]{32}_[0-9a-f]{8}")
 _FORM = re.compile(r"^(tn|tna)_([0-9a-z]{8})_([0-9a-z]{32})_([0-9a-f]{8})$")
 
 
@@ -38,6 +40,21 @@ def key_prefix(text: str, kind: str = "tn") -> str | None:
         return None
     body = text.rsplit("_", 1)[0]
     return match.group(2) if match.group(4) == _checksum(body) else None
+
+
+def hide_keys(text: str) -> str:
+    """The same without the keys in it: their prefixes alone stay. For whatever is kept or logged
+    of what a client sent, who may have put a key anywhere."""
+    if "tn" not in text:
+        return text
+    return _WITHIN.sub(_hidden, text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    body, _, checksum = found[0].rpartition("_")
+    if checksum != _checksum(body):
+        return found[0]
+    return f"{body[:-_SECRET_CHARACTERS]}…"
 
 
 def hash_key(text: str, secret: ServerSecret) -> str:

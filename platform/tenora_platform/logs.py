@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import TextIO, cast
+from collections.abc import MutableMapping
+from typing import Any, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
@@ -15,6 +16,8 @@ from structlog.typing import EventDict, WrappedLogger
 from tenora_engine.printable import CONTINUED, log_printable, printable, printable_lines
 
 _OF_SEVERAL_LINES = ("exception", "stack")
+
+from tenora_platform.keys import hide_keys
 
 
 class _StandardError:
@@ -31,12 +34,23 @@ class _StandardError:
             sys.stderr.flush()
 
 
+def _without_keys(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Of what a client sent (a path, a name), a line has no key."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = hide_keys(value)
+    return event
+
+
 def configure_logging(level: str) -> None:
     """For this process; other libraries' warnings go the same way."""
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _without_keys,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -60,7 +60,8 @@ _WITHOUT_VALUE = ("missing", "extra_forbidden", "string_unicode")
 
 def in_words(problem: Mapping[str, Any]) -> str:
     """What is wrong with a value, to be read after its name: `must be an integer, not "ten"`. The
-    words of our own validators are left as they are."""
+    words of our own validators are left as they are, and of a problem without its input, what was
+    given is not said."""
     kind = str(problem["type"])
     own = str(problem["msg"]).removeprefix("Value error, ")
     given = problem.get("ctx") or {}
@@ -74,10 +75,10 @@ def in_words(problem: Mapping[str, Any]) -> str:
         said = words.format_map(context)
     except KeyError:  # raised by a validator of our own, which has other numbers
         return own
-    if kind in _WITHOUT_VALUE:
-        return said
     for many, one in ((" 1 characters", " 1 character"), (" 1 entries", " 1 entry")):
         said = said.replace(many, one)
+    if kind in _WITHOUT_VALUE or "input" not in problem:
+        return said
     return f"{said}, not {_shown(problem.get('input'), is_length='too_' in kind)}"
 
 

@@ -48,7 +48,14 @@ async def test_json_is_read_whatever_a_client_leaves_unsaid(
 
 
 @pytest.mark.parametrize(
-    "kind", ["multipart/form-data; boundary=b", "text/html", "application/xml"]
+    "kind",
+    [
+        "multipart/form-data; boundary=b",
+        "text/html",
+        "application/xml",
+        "text/x+json",
+        "image/svg+json",
+    ],
 )
 async def test_another_type_is_named(api: Api, tenant: TestTenant, kind: str) -> None:
     headers = {"content-type": kind}

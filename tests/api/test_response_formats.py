@@ -81,6 +81,7 @@ EMPTY: list[tuple[str, Any]] = [("json", ""), ("regex", ""), ("grammar", ""), ("
         ({"guided_json": SCHEMA}, ("json_schema", SCHEMA_TEXT)),
         ({"guided_json": SCHEMA_TEXT}, ("json_schema", SCHEMA_TEXT)),
         ({"guided_json": {}}, ("json_schema", "{}")),
+        ({"guided_json": True}, ("json_schema", "{}")),
         ({"guided_json": None, "guided_choice": None}, None),
         ({"guided_regex": "a+"}, ("regex", "a+")),
         ({"guided_regex": " "}, ("regex", " ")),

@@ -89,3 +89,68 @@ async def test_no_words_of_pydantic_reach_a_client(api: Api, tenant: TestTenant)
         message = answer.json()["error"]["message"]
         for word in ("Input should", "Field required", "Extra inputs", "Value error"):
             assert word not in message, message
+
+
+TEXT = [{"type": "text", "text": 5}]
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "words"),
+    [
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": TEXT}]},
+            "messages[0].content[0].text",
+            "a string",
+        ),
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "a string"),
+        (CHAT, {"tool_choice": {"function": {}}}, "tool_choice.function.name", "is required"),
+        (CHAT, {"tool_choice": "maybe"}, "tool_choice", "'required'"),
+        (
+            CHAT,
+            {"tools": [{"type": "function", "function": {"name": 5}}]},
+            "tools[0].function.name",
+            "a string",
+        ),
+        (
+            CHAT,
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}},
+            "response_format.json_schema.schema",
+            "an object",
+        ),
+        (CHAT, {"metadata": {"str": 5}}, "metadata.str", "a string"),
+        (COMPLETION, {"stop": ["a", 5]}, "stop[1]", "a string"),
+        (COMPLETION, {"stop": 5}, "stop", "a string"),
+        (COMPLETION, {"stop_regex": ["a", {}]}, "stop_regex[1]", "a string"),
+        (
+            "/v1/messages",
+            {"max_tokens": 1, "messages": [{"role": "user", "content": TEXT}]},
+            "messages[0].content[0].text",
+            "a string",
+        ),
+        ("/v1/messages", {"max_tokens": 1, "system": TEXT}, "system[0].text", "a string"),
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": TEXT}]},
+            "input[0].content[0].text",
+            "a string",
+        ),
+        ("/v1/embeddings", {"input": ["a", 5]}, "input", ""),
+    ],
+)
+async def test_a_value_of_several_forms_is_told_where_it_is_wrong(
+    api: Api, tenant: TestTenant, path: str, body: dict[str, Any], param: str, words: str
+) -> None:
+    hello = [{"role": "user", "content": "Hi"}]
+    usual: dict[str, dict[str, Any]] = {
+        COMPLETION: {"prompt": "a"},
+        CHAT: {"messages": hello},
+        "/v1/messages": {"messages": hello},
+    }
+    sent = {"model": "fake-base", **usual.get(path, {}), **body}
+    answer = await api.call(tenant.key, "POST", path, json=sent)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param, error
+    assert words in error["message"]

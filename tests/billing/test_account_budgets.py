@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from api_harness import Api, TestTenant
 from platform_fixtures import MakeApi
@@ -18,6 +19,7 @@ from price_lists import BASE, add_prices, record_of
 from tenora_engine.events import UsageRecord
 from tenora_platform.budgets.accounts import budgets_of, month_start
 from tenora_platform.budgets.alerts import AccountAlerts
+from tenora_platform.budgets.tables import AccountBudgetRow
 from tenora_platform.usage.sink import UsageSink
 
 PROMPT, OUTPUT = Decimal("0.10") / 10**6, Decimal("0.40") / 10**6  # the price list of migrations
@@ -186,6 +188,11 @@ async def test_a_month_ends_with_its_own_alerts(api: Api) -> None:
     await put(api, tenant, amount="4", thresholds=[50])
     alerts = AccountAlerts(api.state.db)
     await use(api, of(tenant, 5, before))
+    await alerts.sweep(midnight + timedelta(minutes=1))
+    assert await told(api, tenant) == [], "that month had no such budget"
+    async with api.state.db.admin_session() as session:
+        its = AccountBudgetRow.tenant_id == tenant.id
+        await session.execute(update(AccountBudgetRow).where(its).values(updated_at=before))
     await alerts.sweep(midnight + timedelta(hours=2))
     assert await told(api, tenant) == [], "that month is over"
     await alerts.sweep(midnight + timedelta(minutes=1))

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema_rs
@@ -18,7 +19,7 @@ from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import UNTOLD_LOGPROB, FinishEvent, TokenEvent, TokenLogprob
 from tenora_engine.grammar.checker import compile_text
-from tenora_engine.grammar.closing import find_way, hints_of
+from tenora_engine.grammar.closing import Hints, JsonAnswer, find_way, hints_of
 from tenora_engine.grammar.guide import Guide, Vocabulary
 from tenora_engine.grammar.json_text import JsonText, Place
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
@@ -128,6 +129,17 @@ def test_an_answer_whose_budget_is_too_small_is_left_alone(vocabulary: Vocabular
     assert answer.startswith(b'{"a":')
     with pytest.raises(json.JSONDecodeError):
         json.loads(answer)
+
+
+def test_a_token_that_opens_too_deep_and_closes_again_is_exchanged() -> None:
+    """As large vocabularies have them."""
+    spelled = {1: b"[{}]", 2: b"[", 3: b"[]"}
+    guide: Any = SimpleNamespace(
+        vocabulary=SimpleNamespace(bytes_of=spelled.__getitem__), way=lambda search, ahead: [2, 9]
+    )
+    for depth, kept in ((1, 2), (2, 1)):
+        assert JsonAnswer(guide, Hints(), closes=False, max_depth=depth).kept(1, 400) == kept
+    assert JsonAnswer(guide, Hints(), closes=False, max_depth=1).kept(3, 400) == 3
 
 
 @pytest.mark.parametrize("schema", [ANY, NESTED, RUNAWAY], ids=["any", "required", "optional"])

@@ -3,7 +3,10 @@ grows with the text alone."""
 
 from __future__ import annotations
 
+import random
 import re
+import sys
+from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -30,6 +33,12 @@ PATTERNS = [
     "(|a)b",
     "a{0,2}b",
     "[]b]c",
+    "[]a]",
+    "[^]]",
+    "[^]b-]",
+    "[^a-bb-c1]",
+    r"[^\W1]c",
+    r"[\S\d\n]b",
     "a$",
     r"[b.]\s*$",
     "bb$|a.$|c",
@@ -43,7 +52,7 @@ def first_end(pattern: str, text: str) -> int | None:
     return next(ends, None)
 
 
-@given(st.sampled_from(PATTERNS), st.text("abc 1.[\n", max_size=12), st.integers(0, 12))
+@given(st.sampled_from(PATTERNS), st.text("abc 1.[]-\n", max_size=12), st.integers(0, 12))
 def test_a_match_ends_where_it_first_can(pattern: str, text: str, cut: int) -> None:
     expected = first_end(pattern, text)
     assert StopPattern(pattern).begin().end(text) == expected
@@ -79,6 +88,36 @@ def test_what_others_take_for_ever_over_has_few_states(pattern: str) -> None:
         assert len(states) <= STATES_MAX
 
 
+RARE = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[a-m].{100}§",
+        f"[a-m](?:[^{RARE}]){{100}}§",
+        f"[a-m](?:[^{''.join(f'{each}-{each}' for each in RARE[:66])}]){{100}}§",
+        "[a-m](?:[^" + r"\D\S\W" * 30 + "]|[^§]){40}§",
+    ],
+)
+def test_a_character_takes_steps_by_the_states_not_by_what_classes_hold(pattern: str) -> None:
+    steps = 0
+
+    def counted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal steps
+        steps += event in ("call", "c_call")
+
+    search, rng = StopPattern(pattern).begin(), random.Random(1)
+    text = "".join(rng.choice("abcdefghijklmnopqrstuvwxyz ETAOIN.,") for _ in range(1200))
+    assert search.end(text[:1000]) is None  # now all states are in use, and no step is known
+    sys.setprofile(counted)
+    try:
+        search.end(text[1000:])
+    finally:
+        sys.setprofile(None)
+    assert steps < 200 * 5 * STATES_MAX
+
+
 def detokenizer(pattern: str, **options: object) -> IncrementalDetokenizer:
     return IncrementalDetokenizer(
         lambda token: bytes([token]),
@@ -107,3 +146,41 @@ def test_a_match_within_the_first_tokens_does_not_count() -> None:
     made = detokenizer("a", min_tokens=2)
     last = made.push(list(b"abca"))
     assert (last.text, last.consumed_tokens) == ("abca", 4)
+
+
+def test_many_long_stop_strings_take_steps_by_their_number_not_by_their_length() -> None:
+    """Of which every beginning's end begins them, too."""
+    calls = 0
+
+    def counted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    stop = [("a" * (128 + each) + "b" + "a" * 127)[:256] for each in range(32)]
+    made = IncrementalDetokenizer(lambda token: bytes([token]), stop=stop)
+    made.push(list(b"a" * 300))
+    sys.setprofile(counted)
+    try:
+        for _ in range(100):
+            made.push(list(b"a"))
+    finally:
+        sys.setprofile(None)
+    assert calls < 100 * 20 * len(stop)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=3), st.text("abc"))
+def test_nothing_is_held_back_that_begins_no_stop_string(stop: list[str], text: str) -> None:
+    made = IncrementalDetokenizer(lambda token: bytes([token]), stop=stop)
+    shown = ""
+    for place, character in enumerate(text, 1):
+        delta = made.push(list(character.encode()))
+        shown += delta.text
+        if delta.stopped is not None:
+            return
+        held = max(
+            length
+            for each in stop
+            for length in range(len(each))
+            if text[:place].endswith(each[:length])
+        )
+        assert shown == text[: place - held]

@@ -122,7 +122,7 @@ class JsonAnswer:
         after = self._text.copy()
         after.feed(self._guide.vocabulary.bytes_of(token_id))
         begins = after.begun > self._text.begun
-        is_deep = begins and after.depth > self._max_depth
+        is_deep = begins and after.deepest > self._max_depth  # also within the token
         if not is_deep and not self._is_near(room, begins or self._chooses):
             self._text, self._is_stale = after, True
             return token_id

@@ -26,14 +26,16 @@ class Place(Enum):
 
 
 class JsonText:
-    """A text of which only the end is kept: `opened` brackets, the `string` that is being written
-    and how many members, items and brackets have `begun`."""
+    """A text of which only the end is kept: `opened` brackets, the `string` that is being written,
+    how many members, items and brackets have `begun`, and how many brackets were open at the
+    `deepest` of what was fed last."""
 
     def __init__(self) -> None:
         self.place = Place.VALUE
         self.opened = bytearray()
         self.string = bytearray()
         self.begun = 0
+        self.deepest = 0
         self._escapes = False
 
     def copy(self) -> JsonText:
@@ -59,7 +61,7 @@ class JsonText:
 
     def feed(self, text: bytes) -> None:
         """Go on by these bytes."""
-        at = 0
+        at, self.deepest = 0, len(self.opened)
         while at < len(text):
             if self.place in (Place.IN_STRING, Place.IN_KEY):
                 at = self._in_string(text, at)
@@ -95,6 +97,7 @@ class JsonText:
                 self.place = Place.AFTER_VALUE
         elif byte in b"{[":
             self.opened.append(byte)
+            self.deepest = max(self.deepest, len(self.opened))
             self.begun += 1
             self.place = Place.FIRST_KEY if byte == ord("{") else Place.FIRST_ITEM
         elif byte in b"}]":

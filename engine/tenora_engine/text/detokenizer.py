@@ -52,6 +52,43 @@ class TokenOffsets:
         return self._length
 
 
+class _Beginning:
+    """How long a beginning of one stop string a text ends with, in steps that grow with the text
+    alone: by the borders of the stop string (Knuth, Morris and Pratt), found as far as they are
+    needed."""
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self._borders = [0, 0]  # of its first 0, 1, ... characters
+        self._length = 0
+
+    def after(self, new: str) -> int:
+        """Go on by this text; the length is less than that of the whole stop string."""
+        stop, length, at = self._stop, self._length, 0
+        while at < len(new):
+            if not length:  # nearly always, and there may be many stop strings
+                at = new.find(stop[0], at)
+                if at < 0:
+                    break
+            length, at = self._longer(length, new[at]), at + 1
+            if length == len(stop):  # one that does not count: the text has too few tokens
+                length = self._border(length)
+        self._length = length
+        return length
+
+    def _longer(self, length: int, character: str) -> int:
+        while length and self._stop[length] != character:
+            length = self._border(length)
+        return length + (self._stop[length] == character)
+
+    def _border(self, length: int) -> int:
+        """The longest beginning of the first characters that is their end, too, and shorter."""
+        borders = self._borders
+        for known in range(len(borders), length + 1):
+            borders.append(self._longer(borders[known - 1], self._stop[known - 1]))
+        return borders[length]
+
+
 class IncrementalDetokenizer:
     """Made by `TextProcessor.detokenizer`. One for each sequence; O(1) per token. A stop string
     that is complete within the first `min_tokens` tokens does not count."""
@@ -69,6 +106,7 @@ class IncrementalDetokenizer:
             raise ValueError("a stop string must not be empty")
         self._token_bytes = token_bytes
         self._stop = tuple(stop)
+        self._beginnings = [_Beginning(text) for text in self._stop]
         self._searches = [pattern.begin() for pattern in patterns]
         self._include_stop = include_stop
         self._min_tokens = min_tokens
@@ -147,7 +185,7 @@ class IncrementalDetokenizer:
         if matched is not None:
             self._stopped, self._held = matched[1], ""
             return text
-        keep = self._possible_beginning(text)
+        keep = max(beginning.after(new) for beginning in self._beginnings)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -171,16 +209,3 @@ class IncrementalDetokenizer:
             return None
         _, position, stop = min(hits)
         return position, stop
-
-    def _possible_beginning(self, text: str) -> int:
-        """Length of the longest end of `text` that begins a stop string."""
-        longest = 0
-        for stop in self._stop:
-            # Only where its first character stands: there may be many stop strings, and long ones.
-            start = text.find(stop[0], max(len(text) - len(stop) + 1, 0))
-            while start >= 0 and len(text) - start > longest:
-                if stop.startswith(text[start:]):
-                    longest = len(text) - start
-                    break
-                start = text.find(stop[0], start + 1)
-        return longest

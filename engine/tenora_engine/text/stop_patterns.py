@@ -3,19 +3,23 @@ that goes on by a character at a time, so that no pattern and no text can make i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 PATTERN_CHARACTERS_MAX = 256
 STATES_MAX = 128
 KNOWN_MAX = 512
-"""States of one pattern, of which a character takes some 0.1 us each; and its steps that are
+"""States of one pattern, of which a character takes some 0.1 us each, whatever the classes hold: a
+class is searched by halves, and once for all states of it. And the pattern's steps that are
 remembered, over all texts that are searched for it."""
 
 _REPEAT_MAX = 100
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
 Test = Callable[[str], bool]
+_Range = tuple[str, str]  # from the one character to the other
 _KINDS: dict[str, Test] = {
     "d": str.isdecimal,
     "s": str.isspace,
@@ -108,8 +112,13 @@ class StopPattern:
         """Where the states are behind a character; a match may begin at any."""
         found = self._known.get((states, character))
         if found is None:
-            moved = (self._states[each] for each in states)
-            ahead = [to for each in moved if each.test and each.test(character) for to in each.then]
+            passed: dict[Test | None, bool] = {None: False}  # states of a repetition share a test
+            ahead: list[int] = []
+            for state in map(self._states.__getitem__, states):
+                if state.test not in passed:
+                    passed[state.test] = state.test is not None and state.test(character)
+                if passed[state.test]:
+                    ahead += state.then
             found = self._closed(ahead) | self._beginning
             if len(self._known) < KNOWN_MAX:
                 self._known[states, character] = found
@@ -251,8 +260,7 @@ class _Parser:
         character = self._next()
         self._at += 1
         if character.lower() in _KINDS and character:
-            kind = _KINDS[character.lower()]
-            return kind if character.islower() else lambda each: not kind(each)
+            return _kind(character)
         if character in _CONTROLS:
             return _CONTROLS[character].__eq__
         if not character or character.isalnum():
@@ -261,30 +269,36 @@ class _Parser:
 
     def _class(self) -> Test:
         is_negative = self._take("^")
-        tests: list[Test] = []
-        while not self._take("]") or not tests:
+        members: list[_Range | str] = []
+        while not members or not self._take("]"):  # as the first of them it is a character
             if not self._next():
                 raise PatternError("it has a [ without its ]")
-            tests.append(self._member())
-        return lambda each: any(test(each) for test in tests) != is_negative
+            members.append(self._member())
+        ranges = _apart(each for each in members if not isinstance(each, str))
+        kinds = tuple({_kind(each) for each in members if isinstance(each, str)})
+        lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
 
-    def _member(self) -> Test:
-        """Of a class: a character, a range, or one of \\d, \\s and \\w."""
+        def test(character: str) -> bool:
+            place = bisect_right(lows, character) - 1
+            within = place >= 0 and character <= highs[place]
+            return (within or any(kind(character) for kind in kinds)) != is_negative
+
+        return test
+
+    def _member(self) -> _Range | str:
+        """Of a class: a character or a range, or the letter of \\d, \\s, \\w or an opposite."""
         begin = self._at
         if self._take("\\"):
-            test = self._escape()
-            low = _CONTROLS.get(self._pattern[begin + 1], self._pattern[begin + 1])
-            is_kind = self._pattern[begin + 1].lower() in _KINDS
+            self._escape()
+            low = self._pattern[begin + 1]
+            if low.lower() in _KINDS:
+                return low
+            low = _CONTROLS.get(low, low)
         else:
-            low, is_kind = self._next(), False
+            low = self._next()
             self._at += 1
-            test = low.__eq__
-        if (
-            is_kind
-            or self._next() != "-"
-            or self._pattern[self._at + 1 : self._at + 2] in ("", "]")
-        ):
-            return test
+        if self._next() != "-" or self._pattern[self._at + 1 : self._at + 2] in ("", "]"):
+            return low, low
         self._at += 1
         high = self._pattern[self._at]
         if high == "\\":
@@ -292,4 +306,21 @@ class _Parser:
         self._at += 1
         if high < low:
             raise PatternError(f"the range {low}-{high} is empty")
-        return lambda each: low <= each <= high
+        return low, high
+
+
+@cache
+def _kind(letter: str) -> Test:
+    """That of \\d, \\s or \\w, or with a capital letter its opposite."""
+    kind = _KINDS[letter.lower()]
+    return kind if letter.islower() else lambda each: not kind(each)
+
+
+def _apart(ranges: Iterable[_Range]) -> list[_Range]:
+    """The same characters in order, by ranges of which no two share one."""
+    found: list[_Range] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1]:
+            low, high = found[-1][0], max(found.pop()[1], high)
+        found.append((low, high))
+    return found

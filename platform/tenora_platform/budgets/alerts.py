@@ -158,7 +158,11 @@ class AccountAlerts:
         found: list[Standing] = []
         async with self._db.admin_session() as session:
             for month in sorted({month_start(now - _LATE), month_start(now)}):
-                found += await standings(session, month, tenant_ids)
+                found += [
+                    each
+                    for each in await standings(session, month, tenant_ids)
+                    if each.budget.updated_at < next_month(month)  # what is set now is for now on
+                ]
         for each in found:
             tenant_id = each.budget.tenant_id
             new = {(tenant_id, each.once(threshold)) for threshold in each.reached}

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from starlette.types import Scope
 
 from tenora_platform.contexts import TenantContext
-from tenora_platform.edge import is_clients
+from tenora_platform.edge import is_inference
 
 MINUTE_S = 60
 _KEY = "tenora:answers:"  # hash of one minute: tenant|class|status -> how many
@@ -45,9 +45,9 @@ class AnswerCounts:
         self._waiting: Counter[tuple[int, str]] = Counter()
 
     def note(self, scope: Scope, status: int) -> None:
-        """An answer has ended: one of inference is counted. A page that is open, or a program that
-        lists its adapters, is no part of how requests were served."""
-        if not is_clients(scope, status):
+        """An answer has ended: one of inference is counted, whatever came of it. A page that is
+        open, or a program that looks for a model, is no part of how requests were served."""
+        if not is_inference(scope):
             return
         tenant = tenant_of(scope)
         whose = "|" if tenant is None else f"{tenant.tenant_id}|{tenant.plan.sla_class}"

@@ -19,6 +19,7 @@ from tenora_platform.errors import ApiError, BadRequestError, from_engine
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
 from tenora_platform.inference.chunks import Chunks, encode
+from tenora_platform.inference.echoes import chat_echo
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import ChatScores, prompt_logprobs, refuse_too_many_scores
 from tenora_platform.inference.messages import template_messages
@@ -47,12 +48,14 @@ def chat_prompt(
     refuse_unsupported(body)
     text, model = state.engine.text, state.engine.model
     tools = tool_use(body, _form(state, template), text)
-    token_ids = truncated(chat_tokens(state, body, template), body, model)
+    all_ids = chat_tokens(state, body, template)
+    token_ids = truncated(all_ids, body, model)
+    echo = chat_echo(body, text, all_ids, token_ids) if _echoes(body) else ""
     refuse_too_many_scores([None, body.prompt_logprobs], len(token_ids))
     words = bad_words(body, text)
     generation = chat_generation(body, model, len(token_ids), words)
     generation = with_beams(body, _with_tools(generation, tools))
-    return Prompt(token_ids, generation, _predicted(body, text, model))
+    return Prompt(token_ids, generation, _predicted(body, text, model), echo)
 
 
 def _predicted(body: ChatCompletionRequest, text: TextProcessor, model: ModelInfo) -> list[int]:
@@ -100,13 +103,9 @@ def chat_tokens(
     )
 
 
-def echoed(body: ChatCompletionRequest) -> str:
-    """What an answer begins with where it goes on with a message of its own and `echo` asks for it:
-    that message."""
-    last = body.messages[-1]
-    if not body.echo or (_opens_an_answer(body) and last.role != "assistant"):
-        return ""
-    return str(template_messages([last])[0]["content"])
+def _echoes(body: ChatCompletionRequest) -> bool:
+    """Whether an answer begins with the message that it goes on with: `echo` asks for it."""
+    return body.echo and not (_opens_an_answer(body) and body.messages[-1].role != "assistant")
 
 
 def _opens_an_answer(body: ChatCompletionRequest) -> bool:
@@ -190,7 +189,7 @@ def _choice(
 ) -> ChatChoice:
     if collected.last is None or collected.last.finish_reason is None:
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
-    echo = echoed(body)
+    echo = session.prompts[0].echo
     texts = [echo, *collected.texts] if echo else collected.texts
     return ChatChoice(
         index=index,
@@ -218,7 +217,7 @@ async def chat_stream(
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
                 if piece.choice not in begun:
-                    content = echoed(body) or readers[piece.choice].no_content
+                    content = session.prompts[0].echo or readers[piece.choice].no_content
                     role = {"role": "assistant", "content": content}
                     more: dict[str, Any] = {}
                     if body.return_token_ids and not begun:

@@ -14,6 +14,7 @@ from tenora_engine.errors import EngineError
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.chunks import Chunks, encode
+from tenora_platform.inference.echoes import prompt_echo, refuse_too_long_repeats
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import (
     TextScores,
@@ -57,9 +58,12 @@ def text_prompts(state: AppState, body: CompletionRequest) -> list[Prompt]:
         generation = completion_generation(body, model, len(token_ids), words)
         if body.logprobs is not None:
             generation = dataclasses.replace(generation, offsets=True)
-        prompts.append(Prompt(token_ids, with_beams(body, generation)))
+        echo = prompt_echo(body, text, token_ids)
+        prompts.append(Prompt(token_ids, with_beams(body, generation), echo=echo))
     scored = [body.logprobs if body.echo else None, body.prompt_logprobs]
-    refuse_too_many_scores(scored, body.n * sum(len(each.token_ids) for each in prompts))
+    tokens = sum(len(each.token_ids) for each in prompts)
+    refuse_too_many_scores(scored, body.n * tokens)
+    refuse_too_long_repeats(body, [each.echo for each in prompts], tokens)
     return prompts
 
 
@@ -70,7 +74,6 @@ class _Choices:
         self._session = session
         self._body = body
         self._per_prompt = sequences_of(body)
-        self._echoes: dict[int, str] = {}  # by prompt
         self._begun: set[int] = set()
         self._scored: dict[int, TextScores] = {}  # by prompt
         self._ranked: dict[int, msgspec.Raw] = {}
@@ -84,12 +87,7 @@ class _Choices:
         return text
 
     def _echo(self, choice: int) -> str:
-        prompt = choice // self._per_prompt
-        if prompt not in self._echoes:
-            text = self._session.state.engine.text
-            skips = self._body.skip_special_tokens
-            self._echoes[prompt] = text.decode(self._prompt(choice), skip_special=skips)
-        return self._echoes[prompt]
+        return self._session.prompts[choice // self._per_prompt].echo
 
     def _prompt(self, choice: int) -> list[int]:
         return self._session.prompts[choice // self._per_prompt].token_ids

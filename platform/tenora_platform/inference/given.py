@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from tenora_platform.errors import from_validation
 from tenora_platform.inference.bounds import FIELDS_MAX, too_many
 
+P = ParamSpec("P")
+MadeT = TypeVar("MadeT")
 ItemT = TypeVar("ItemT")
 QuickList = Annotated[list[ItemT], Field(fail_fast=True)]
 """Given up at the first item that is wrong: a client is told of one anyway."""
@@ -23,7 +27,7 @@ class Given(BaseModel):
     """Part of a request body. A null field counts as absent, because clients send null for what
     they do not set. Where a number belongs, true and false are errors, not 1 and 0."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # whoever logs one
 
     @model_validator(mode="before")
     @classmethod
@@ -39,6 +43,20 @@ class Given(BaseModel):
                 if value is not None
             }
         return data
+
+
+def conversion(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
+    """A decorator of what makes one body of another, which has met its own schema. What the one
+    refuses nevertheless is an error of the client's, named without the value."""
+
+    @wraps(make)
+    def converted(*given: P.args, **named: P.kwargs) -> MadeT:
+        try:
+            return make(*given, **named)
+        except ValidationError as error:
+            raise from_validation(error) from None
+
+    return converted
 
 
 @cache

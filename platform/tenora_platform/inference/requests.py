@@ -48,12 +48,7 @@ async def chat_session(
 ) -> InferenceSession:
     """Of a chat, which the client `asked` for in whatever shape. Raises ApiErrors, EngineErrors."""
     require_model(tenant, body.model)
-    members = len(body.messages) + sum(
-        len(each.content) for each in body.messages if isinstance(each.content, list)
-    )
-    counting = partial(count_characters, [body.messages, body.tools, body.chat_template_kwargs])
-    length = await gone_through(state.long_texts, tenant.tenant_id, members, counting)
-    refuse_too_long(state.engine, length, "messages")
+    length = await prompt_characters(state, tenant, body)
     resolved = await resolved_model(state, tenant, body)
     prompt_for = partial(_chat_prompt, state, tenant, body, length)
     prompt = await prompt_for(resolved.adapter)
@@ -69,6 +64,17 @@ async def chat_session(
     )
     session.prompt_for = prompt_for if session.shadow is not None else None
     return session
+
+
+async def prompt_characters(
+    state: AppState, tenant: TenantContext, body: ChatCompletionRequest
+) -> int:
+    """How many a chat's prompt is made of. Raises BadRequestError for a prompt that cannot fit."""
+    shown = [body.messages, body.tools, body.chat_template_kwargs]
+    counting = partial(count_characters, shown)
+    length = await gone_through(state.long_texts, tenant.tenant_id, shown, counting)
+    refuse_too_long(state.engine, length, "messages")
+    return length
 
 
 async def _chat_prompt(

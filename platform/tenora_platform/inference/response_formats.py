@@ -158,7 +158,10 @@ def _empty(param: str, name: str, what: str) -> BadRequestError:
 
 
 def _schema(schema: JsonSchema | str, param: str) -> Grammar:
-    """In the order of its own keys, in which an answer has its properties."""
+    """In the order of its own keys, in which an answer has its properties. `true` is as {}:
+    all that is JSON."""
+    if schema is True:
+        schema = {}
     if not isinstance(schema, str):
         schema = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return Grammar("json_schema", schema, param)

@@ -101,7 +101,7 @@ class ChatMessage(Given):
     role: str = Field(min_length=1, max_length=ROLE_MAX)
     content: str | QuickList[Part] | None = None
     name: str | None = None
-    tool_calls: QuickList[ToolCall] | None = Field(default=None, max_length=128)
+    tool_calls: QuickList[ToolCall] | None = None
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None  # OpenAI's older form of tool_calls
     refusal: str | None = None
@@ -238,6 +238,13 @@ class ChatCompletionRequest(SamplingFields):
     audio: Any = None
     web_search_options: Any = None
     store: Any = None
+
+
+class MadeChat(ChatCompletionRequest):
+    """A chat made of another API's body, whose own bounds have held: of its members, one message
+    may have become several, and its instructions one more."""
+
+    messages: list[ChatMessage]
 
 
 class CompletionRequest(SamplingFields):

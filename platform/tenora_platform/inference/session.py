@@ -75,6 +75,7 @@ class Prompt:
     token_ids: list[int]
     generation: Generation
     prediction: Sequence[int] = ()  # what the answer is thought to be
+    echo: str = ""  # what each choice begins with
 
 
 PromptFor = Callable[[ResolvedAdapter], Awaitable[Prompt]]

@@ -21,15 +21,16 @@ from tenora_platform.inference.bounds import (
     token_list,
 )
 from tenora_platform.inference.chat import chat_tokens
-from tenora_platform.inference.given import Given, QuickList
+from tenora_platform.inference.given import Given, QuickList, conversion
 from tenora_platform.inference.parameters import check_token_ids
-from tenora_platform.inference.requests import AdmittedTenant
+from tenora_platform.inference.requests import AdmittedTenant, prompt_characters
 from tenora_platform.inference.schemas import (
     TOKEN,
     ChatCompletionRequest,
     ChatMessage,
+    MadeChat,
 )
-from tenora_platform.inference.tokenising import count_characters, refuse_too_long, tokenised
+from tenora_platform.inference.tokenising import refuse_too_long, tokenised
 from tenora_platform.inference.tool_schemas import Tool
 from tenora_platform.registry.resolver import ResolvedModel
 from tenora_platform.state import AppState, State
@@ -61,9 +62,10 @@ class TokenizeRequest(Given):
             raise PydanticCustomError("one_of", "needs either prompt or messages")
         return self
 
-    def as_chat(self) -> ChatCompletionRequest:
+    @conversion
+    def as_chat(self) -> MadeChat:
         """The chat whose prompt this is."""
-        return ChatCompletionRequest(
+        return MadeChat(
             model=self.model,
             messages=self.messages or [],
             tools=self.tools,
@@ -158,8 +160,7 @@ async def chat_token_ids(
 ) -> list[int]:
     """The tokens of a chat's prompt, whether or not it fits; with `special` also those which the
     tokenizer puts about every text. Raises BadRequestError, InvalidRequestError."""
-    length = count_characters([chat.messages, chat.tools, chat.chat_template_kwargs])
-    refuse_too_long(state.engine, length, "messages")
+    length = await prompt_characters(state, tenant, chat)
     template = await state.templates.of(
         tenant.tenant_id, resolved.adapter, state.engine.text, chat.chat_template
     )

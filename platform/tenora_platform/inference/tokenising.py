@@ -3,7 +3,7 @@ done beside the event loop, one text of a tenant at a time. It knows no API's sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -15,7 +15,7 @@ from tenora_platform.turns import Turns
 SHORT_CHARACTERS = 2048
 """Up to here a text is made into tokens sooner than a thread could be asked to."""
 FEW_MEMBERS = 256
-"""Up to here a body's messages and parts of them take no longer than a thread to wake up."""
+"""Up to here what is in a body takes no longer than a thread to wake up."""
 PLACES = 2
 """Long texts at once in one process; the tokenizer works without Python's lock."""
 TENANT_WAITING_MAX = 32
@@ -44,11 +44,32 @@ async def tokenised(places: LongTexts, tenant_id: str, characters: int, work: Ca
     return await places.run(tenant_id, work)
 
 
-async def gone_through(places: LongTexts, tenant_id: str, members: int, work: Callable[[], T]) -> T:
-    """What `work` makes of so many members of a body, as `tokenised` does of characters."""
-    if members <= FEW_MEMBERS:
+async def gone_through(
+    places: LongTexts, tenant_id: str, given: object, work: Callable[[], T]
+) -> T:
+    """What `work` makes of a body's value; others go on while it goes through many members."""
+    if not has_many(given):
         return work()
     return await places.run(tenant_id, work)
+
+
+def has_many(value: object) -> bool:
+    """Whether a body's value has more than FEW_MEMBERS members, however deep. No more are looked
+    at."""
+    count = 0
+    left = [value]
+    while left:
+        item = left.pop()
+        inner: Iterable[object] = ()
+        if isinstance(item, BaseModel):
+            inner = [*item.__dict__.values(), item.model_extra]
+        elif isinstance(item, dict | list):
+            inner = item.values() if isinstance(item, dict) else item
+            count += len(item)
+        if count > FEW_MEMBERS:
+            return True
+        left += inner
+    return False
 
 
 def refuse_too_long(engine: EngineClient, characters: int, param: str) -> None:

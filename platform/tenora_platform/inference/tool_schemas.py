@@ -14,7 +14,7 @@ class FunctionTool(Given):
     """`parameters` is a JSON schema of an object. The model sees it; with `strict` the call must
     follow it."""
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")  # Claude Code's of MCP exceed 64
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool = False

@@ -34,7 +34,7 @@ from tenora_platform.tenants.repository import erased_among
 EACH_PER_MINUTE = 60
 """Calls of a tenant that each process keeps one by one; those beyond are counted by kind."""
 KINDS_PER_MINUTE = 40
-"""Of a tenant; what is of more kinds is counted as one."""
+"""Of a tenant; what is of more kinds is counted by status alone."""
 WAITING_MAX = 20_000
 """Rows that wait for the database; what comes while it is full is counted as lost."""
 PATH_MAX = 100
@@ -156,7 +156,7 @@ class RejectedCalls:
         kinds = self._kinds.setdefault(kind.tenant_id, {})
         message = kinds.get(kind)
         if message is None and len(kinds) >= KINDS_PER_MINUTE:
-            kind, message = Kind(kind.tenant_id, None, "", kind.status // 100 * 100), OTHERS
+            kind, message = Kind(kind.tenant_id, None, "", kind.status), OTHERS
         if message is None:
             message = kinds[kind] = message_of(error, asked)
         now = datetime.now(UTC)

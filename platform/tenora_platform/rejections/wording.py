@@ -8,6 +8,7 @@ import unicodedata
 from typing import Any
 
 from tenora_platform.errors import ApiError
+from tenora_platform.keys import hide_keys
 
 MESSAGE_MAX = 500
 PARAM_MAX = 200
@@ -28,7 +29,9 @@ _NAMED_BY_CLIENTS = (
     "arguments",
 )
 """Fields whose own fields clients name; so are those of a tool call's `input`."""
-_QUOTED = re.compile(r"(?<!\w)'([^']*)'(?!\w)|\"([^\"]*)\"|`([^`]*)`")
+_QUOTED = re.compile(
+    r"(?<!\w)'((?:[^'\\]|\\.)*)'(?!\w)|\"((?:[^\"\\]|\\.)*)\"|`([^`]*)`", re.DOTALL
+)
 _GIVEN = re.compile(r'\bnot "(?:[^"\\]|\\.)*"')
 _NAME = re.compile(r"[\w@./:*<>+=-]{1,64}")
 _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
@@ -65,7 +68,9 @@ def model_of(asked: Any) -> str | None:
 
 
 def plain(text: str, most: int) -> str:
-    """At most so many characters, none of which steers a terminal, a database or a page."""
+    """At most so many characters, none of which steers a terminal, a database or a page, and no
+    key."""
+    text = hide_keys(text)
     shown = "".join(" " if unicodedata.category(each)[0] == "C" else each for each in text[:most])
     return shown if len(text) <= most else shown[:-1] + HIDDEN
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from tenora_engine.errors import InvalidRequestError
@@ -17,12 +19,13 @@ from tenora_platform.inference.anthropic.schemas import (
     ResultBlock,
     ToolDefinition,
 )
+from tenora_platform.inference.given import conversion
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.response_formats import NamedSchema, ResponseFormat
 from tenora_platform.inference.schemas import (
-    ChatCompletionRequest,
     ChatMessage,
     FunctionCall,
+    MadeChat,
     ToolCall,
 )
 from tenora_platform.inference.tool_schemas import ChosenFunction, FunctionTool, NamedTool, Tool
@@ -44,7 +47,8 @@ _NAMES = {
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def as_chat(body: CountRequest) -> ChatCompletionRequest:
+@conversion
+def as_chat(body: CountRequest) -> MadeChat:
     """Raises BadRequestError for what is not supported, by the names of this body."""
     messages = list(_joined(_messages(body)))
     continues = messages[-1].role == "assistant" and not messages[-1].tool_calls
@@ -62,7 +66,7 @@ def as_chat(body: CountRequest) -> ChatCompletionRequest:
             "user": body.metadata.user_id if body.metadata is not None else None,
         }
     tools = [_tool(tool) for tool in body.tools or () if _is_ours(tool)]
-    return ChatCompletionRequest(
+    return MadeChat(
         model=body.model,
         messages=messages,
         tools=tools or None,
@@ -146,19 +150,20 @@ def _of_message(message: Message, where: str) -> Iterator[ChatMessage]:
 
 def _joined(messages: Iterator[ChatMessage]) -> Iterator[ChatMessage]:
     """Turns of one side in a row are one turn, as the API has it."""
-    last: ChatMessage | None = None
-    for message in messages:
-        if last is not None and last.role == message.role and message.role != "tool":
-            texts = [str(each.content) for each in (last, message) if each.content]
-            calls = [*(last.tool_calls or ()), *(message.tool_calls or ())]
-            content = "\n\n".join(texts) if texts or not calls else None
-            last = ChatMessage(role=last.role, content=content, tool_calls=calls or None)
-            continue
-        if last is not None:
-            yield last
-        last = message
-    if last is not None:
-        yield last
+    for role, turns in groupby(messages, attrgetter("role")):
+        if role == "tool":
+            yield from turns
+        else:
+            yield _as_one(list(turns))
+
+
+def _as_one(turns: Sequence[ChatMessage]) -> ChatMessage:
+    if len(turns) == 1:
+        return turns[0]
+    texts = [str(each.content) for each in turns if each.content]
+    calls = [call for each in turns for call in each.tool_calls or ()]
+    content = "\n\n".join(texts) if texts or not calls else None
+    return ChatMessage(role=turns[0].role, content=content, tool_calls=calls or None)
 
 
 def _call(block: Block, at: str) -> ToolCall:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from tenora_platform.auth import TenantContext
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.inference.anthropic.answer import message_stream, message_whole
 from tenora_platform.inference.anthropic.conversation import as_chat, in_its_words, warnings
@@ -16,9 +18,11 @@ from tenora_platform.inference.anthropic.schemas import (
     TokenCount,
 )
 from tenora_platform.inference.requests import AdmittedTenant, chat_session, streamed, whole
+from tenora_platform.inference.schemas import ChatCompletionRequest
 from tenora_platform.inference.token_routes import chat_token_ids, resolved_for_tokens
+from tenora_platform.inference.tokenising import gone_through
 from tenora_platform.inference.warning_header import warn
-from tenora_platform.state import State
+from tenora_platform.state import AppState, State
 
 router = APIRouter(tags=["inference"], route_class=EdgeRoute)
 _STREAMS: dict[int | str, dict[str, Any]] = {
@@ -32,7 +36,7 @@ async def create_message(
 ) -> Response:
     """Anthropic's messages, for text and tools. The key may come as `x-api-key`; errors have
     Anthropic's shape."""
-    chat = as_chat(body)
+    chat = await _chat(body, state, tenant)
     with in_its_words():
         session = await chat_session(request, state, tenant, chat, kind="msg", asked=body)
     warn(session, warnings(body))
@@ -44,8 +48,14 @@ async def create_message(
 @router.post("/v1/messages/count_tokens")
 async def count_tokens(body: CountRequest, state: State, tenant: AdmittedTenant) -> TokenCount:
     """The tokens that the prompt of such a request would have."""
-    chat = as_chat(body)
+    chat = await _chat(body, state, tenant)
     with in_its_words():
         resolved = await resolved_for_tokens(state, tenant, body.model)
         token_ids = await chat_token_ids(state, tenant, chat, resolved)
     return TokenCount(input_tokens=len(token_ids))
+
+
+async def _chat(
+    body: CountRequest, state: AppState, tenant: TenantContext
+) -> ChatCompletionRequest:
+    return await gone_through(state.long_texts, tenant.tenant_id, body, partial(as_chat, body))

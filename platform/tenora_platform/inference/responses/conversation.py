@@ -9,6 +9,7 @@ from typing import Any
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_platform.errors import ApiError, BadRequestError
+from tenora_platform.inference.given import conversion
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.response_formats import NamedSchema, ResponseFormat
 from tenora_platform.inference.responses.schemas import (
@@ -21,10 +22,10 @@ from tenora_platform.inference.responses.schemas import (
     TextFormat,
 )
 from tenora_platform.inference.schemas import (
-    ChatCompletionRequest,
     ChatMessage,
     Choosing,
     FunctionCall,
+    MadeChat,
     TextPart,
     ToolCall,
 )
@@ -102,7 +103,8 @@ def _why(body: ResponseRequest, name: str) -> str | None:
     return None
 
 
-def as_chat(body: ResponseRequest, earlier: Sequence[InputItem] = ()) -> ChatCompletionRequest:
+@conversion
+def as_chat(body: ResponseRequest, earlier: Sequence[InputItem] = ()) -> MadeChat:
     """`earlier` items stand before the body's input, as if they were sent with it. Raises
     BadRequestError for what is not supported, by the names of this body."""
     for name, neutral in _NEUTRAL.items():
@@ -122,7 +124,7 @@ def as_chat(body: ResponseRequest, earlier: Sequence[InputItem] = ()) -> ChatCom
         raise BadRequestError(
             "input holds nothing that the model is shown.", param="input", code="invalid_value"
         )
-    return ChatCompletionRequest(
+    return MadeChat(
         model=body.model,
         messages=messages,
         max_completion_tokens=body.max_output_tokens,
@@ -182,8 +184,8 @@ def _messages(body: ResponseRequest, earlier: Sequence[InputItem]) -> Iterator[C
             continue
         message = _message(item, f"input[{place}]" if place >= 0 else "previous_response_id")
         if message.role == "assistant" and message.tool_calls and calling is not None:
-            before = list(calling.tool_calls or ())
-            calling = calling.model_copy(update={"tool_calls": before + message.tool_calls})
+            calling.tool_calls = calling.tool_calls or []
+            calling.tool_calls += message.tool_calls
             continue
         if calling is not None:
             yield calling

@@ -23,7 +23,6 @@ from tenora_platform.inference.responses.schemas import (
 from tenora_platform.inference.responses.storing import (
     asked_of,
     earlier_items,
-    members_of,
     page_of_items,
     store_warnings,
 )
@@ -47,8 +46,8 @@ async def create_response(
     `previous_response_id`, where the tenant's plan and its own settings allow it."""
     with in_its_words():
         earlier = await earlier_items(state, tenant, body)
-        making, members = partial(as_chat, body, earlier), members_of([*earlier, *body.input])
-        chat = await gone_through(state.long_texts, tenant.tenant_id, members, making)
+        making, given = partial(as_chat, body, earlier), [earlier, body]
+        chat = await gone_through(state.long_texts, tenant.tenant_id, given, making)
         session = await chat_session(request, state, tenant, chat, kind="resp", asked=body)
     warn(session, warnings(body) + store_warnings(tenant, body))
     asked = asked_of(tenant, body)

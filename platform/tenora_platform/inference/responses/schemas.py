@@ -106,7 +106,7 @@ class ResponseTool(Given):
     model_config = ConfigDict(extra="ignore")
 
     type: str
-    name: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    name: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

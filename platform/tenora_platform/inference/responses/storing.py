@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 import msgspec
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from tenora_engine.client import EngineClient
 from tenora_platform.auth import TenantContext
@@ -30,7 +30,9 @@ from tenora_platform.inference.tokenising import refuse_too_long, tokenised
 from tenora_platform.receipts.stored_responses import BYTES_MAX, NewResponse, NotStored, Turn
 from tenora_platform.state import AppState
 
-_ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(list[InputItem])
+_ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(
+    list[InputItem], config=ConfigDict(hide_input_in_errors=True)
+)
 _ITEM_FIELDS = {"type", "id", "status"}.union(*SHOWN_FIELDS.values())
 _KINDS = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
 _NOT_IN_PLAN = "store has no effect: the tenant's plan does not include stored responses"
@@ -132,7 +134,8 @@ def _items(
     engine: EngineClient, turns: Sequence[Turn], more: Sequence[InputItem]
 ) -> list[InputItem]:
     """Of the turns, if they are within the bounds of one body together with `more`."""
-    parts = members_of(more) - len(more)
+    lists = (each for item in more for each in (item.content, item.output))
+    parts = sum(len(each) for each in lists if isinstance(each, list))
     items, characters = len(more), 0
     said: list[bytes] = []
     for turn in turns:
@@ -156,12 +159,6 @@ def _too_many() -> BadRequestError:
         param="previous_response_id",
         code="context_length_exceeded",
     )
-
-
-def members_of(items: Sequence[InputItem]) -> int:
-    """Items and their parts."""
-    lists = (each for item in items for each in (item.content, item.output))
-    return len(items) + sum(len(each) for each in lists if isinstance(each, list))
 
 
 async def stored(session: InferenceSession, asked: Asked, response: ResponseObject) -> None:
