@@ -7,17 +7,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import MutableMapping
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from tenora_engine.printable import CONTINUED, log_printable, printable, printable_lines
+from tenora_platform.keys import hide_keys
 
 _OF_SEVERAL_LINES = ("exception", "stack")
-
-from tenora_platform.keys import hide_keys
 
 
 class _StandardError:
@@ -34,23 +32,12 @@ class _StandardError:
             sys.stderr.flush()
 
 
-def _without_keys(
-    logger: object, method: str, event: MutableMapping[str, Any]
-) -> MutableMapping[str, Any]:
-    """Of what a client sent (a path, a name), a line has no key."""
-    for name, value in event.items():
-        if isinstance(value, str):
-            event[name] = hide_keys(value)
-    return event
-
-
 def configure_logging(level: str) -> None:
     """For this process; other libraries' warnings go the same way."""
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _without_keys,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -66,11 +53,12 @@ def configure_logging(level: str) -> None:
 
 
 def _made_printable(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
-    """The last before an entry becomes text."""
+    """The last before an entry becomes text. Of what a client sent (a path, a name) it has no
+    key."""
     for name, value in entry.items():
         if name in _OF_SEVERAL_LINES:
-            entry[name] = CONTINUED + printable_lines(str(value), CONTINUED)
+            entry[name] = CONTINUED + printable_lines(hide_keys(str(value)), CONTINUED)
         elif not isinstance(value, bool | int | float | None):
             shown = value if isinstance(value, str) else repr(value)
-            entry[name] = printable(shown)
+            entry[name] = printable(hide_keys(shown))
     return entry
