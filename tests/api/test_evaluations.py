@@ -20,7 +20,7 @@ from api_harness import Api, TestTenant
 from fake_engine import default_answer
 from platform_fixtures import MakeApi
 from tenora_engine.request import GenerationRequest
-from tenora_platform.evaluations import asking, worker
+from tenora_platform.evaluations import worker
 from tenora_platform.evaluations.tables import EvaluationRow
 from tenora_platform.evaluations.worker import EvaluationWorker
 from tenora_platform.locks import try_lock
@@ -279,10 +279,10 @@ async def test_an_item_that_does_not_fit_is_an_error_of_that_item(
 async def test_an_item_that_breaks_the_server_is_asked_once(
     api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> float:
+    async def broken(*_: Any) -> float:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(asking, "score", broken)
+    monkeypatch.setattr(api.state.scorer, "score", broken)
     made = await create(api, tenant, versions=[1])
     await turns(api)
     found = await get(api, tenant, made)

@@ -143,6 +143,7 @@ async def filled(world: World) -> None:
         await state.resolver.invalidate(each.tenant.id)
     for each in world.people:
         await chats(world, each)
+    await sign_in_and_out(world)
     await state.answers._flush()
     await state.outcomes.flush()
     await state.flights.key_revoked("key_of_nobody")
@@ -191,8 +192,7 @@ async def a_day(world: World) -> None:
         for path in ("/v1/limits", "/v1/models", "/v1/usage", "/v1/adapters/bot"):
             answer = await api.call(each.tenant.key, "GET", path)
             assert answer.status_code == 200, f"{path}: {answer.text}"
-    signed = await session_of_key(api, world.people[0].tenant.key)
-    assert (await signed.call("POST", "/auth/logout")).status_code == 200
+    await sign_in_and_out(world)
     for path in (
         "/readyz",
         "/metrics",
@@ -218,6 +218,11 @@ async def a_day(world: World) -> None:
     assert "shared_errors" not in tier.counters()
     tier.close()
     assert state.outages == {}
+
+
+async def sign_in_and_out(world: World) -> None:
+    signed = await session_of_key(world.api, world.people[0].tenant.key)
+    assert (await signed.call("POST", "/auth/logout")).status_code == 200
 
 
 async def work(world: World) -> None:
