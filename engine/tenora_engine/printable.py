@@ -17,7 +17,7 @@ BRIEF_MAX = 300
 MESSAGE_MAX = 500
 """Characters of a whole message."""
 CONTINUED = "  | "
-"""What every line but the first of a log entry begins with, so that nothing in a traceback can look
+"""The beginning of every line of a log entry but its first, so that nothing in a traceback can look
 like the next entry."""
 
 
@@ -64,7 +64,8 @@ def log_printable(level: int, format_: str) -> None:
 
 
 def write_traceback() -> None:
-    """Of the error that is being handled, on standard error, where a process has no loggers."""
+    """Write the traceback of the error being handled to standard error, where a process has no
+    loggers."""
     text = printable_lines(traceback.format_exc(), CONTINUED)
     sys.stderr.write(f"{CONTINUED}{text}\n")
     sys.stderr.flush()

@@ -38,8 +38,8 @@ def open_remote(
 
 
 def _said(url: str) -> Any:
-    """What the environment says of the connection (`AWS_ALLOW_HTTP`): obstore does not read it
-    where it is given other options."""
+    """Return the connection options that the environment names, such as `AWS_ALLOW_HTTP`: obstore
+    does not read them where it is given other options."""
     prefix = _PREFIXES.get(url.partition("://")[0], "")
     found = {name: os.environ.get(f"{prefix}{name.upper()}") for name in (*_FLAGS, *_TEXTS)}
     return {

@@ -18,8 +18,8 @@ _HEAD_BYTES = len(_FORM) + TAG_BYTES + _UNTIL.size
 _JOINED_MAX = 16_384  # bytes that are copied sooner than hashed in two calls
 
 _DAMAGED = re.compile(r"^user_script:\d+: |not an integer|not a (valid )?float")
-"""What a script cannot work on (an error that a script's command is answered with has its place at
-its end), and what a command cannot count."""
+"""The errors of a value that a script cannot work on, or that a command cannot count. An error of a
+command within a script has its place at its end, and is not meant."""
 _OF_SCRIPT = re.compile(r"^Error running script .*?: @user_script: ?\d+: -?")  # of Redis 6
 
 

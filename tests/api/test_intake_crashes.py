@@ -37,7 +37,7 @@ from tenora_platform.intake.check import CheckedAdapter, check_open_adapter
 from tenora_platform.intake.checker import Checker, CheckLostError
 from tenora_platform.registry import repository
 from tenora_platform.registry.collector import Collector
-from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.registry.worker import ATTEMPTS_MAX, IntakeWorker
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
 
@@ -145,6 +145,7 @@ class Crashes(RuleBasedStateMachine):
         self.tenant: TestTenant = self.world.run(self.world.api.new_tenant("c", plan="crashes"))
         self.taken: dict[str, bool] = {}  # version -> whether it is a good one
         self.uploads: list[str] = []
+        self.interrupted = 0  # checks that may have begun and not come to their end
 
     async def call(self, method: str, path: str, **more: Any) -> dict[str, Any] | None:
         """The answer; None where it was refused or the process died."""
@@ -202,6 +203,10 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(death=deaths, lost=st.booleans())
     def work(self, death: int | None, lost: bool) -> None:
+        if lost or death is not None:
+            self.interrupted += 1
+        if self.interrupted >= ATTEMPTS_MAX:  # one more, and a good version is refused by design
+            death, lost = None, False
         worker = IntakeWorker(self.world.state, release_after=LATE)
         self.world.mortal.lose_check = lost
         self.does(death, worker.run_once())

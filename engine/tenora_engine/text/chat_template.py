@@ -22,7 +22,7 @@ from tenora_engine.printable import brief
 
 PARAM = "messages"
 CHARACTERS_MAX = 4 * 1024**2
-"""Of a rendered conversation where its caller says nothing else."""
+"""The default bound of a rendered conversation."""
 
 
 class Renders(Protocol):

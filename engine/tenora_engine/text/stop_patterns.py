@@ -286,7 +286,7 @@ class _Parser:
         return test
 
     def _member(self) -> _Range | str:
-        """Of a class: a character or a range, or the letter of \\d, \\s, \\w or an opposite."""
+        """Return one member of a class: a character, a range, or the letter of \\d, \\s or \\w."""
         begin = self._at
         if self._take("\\"):
             self._escape()

@@ -27,8 +27,8 @@ QUEUED_MESSAGES_MAX = 100_000
 """Per peer; one message a step, so many minutes of a peer that does not read."""
 
 MESSAGE_MAX_BYTES = 8 * 2**20
-"""Of one message to an engine, handshakes included: a prompt of a million tokens takes five. A peer
-that announces more is disconnected before anything is kept of it."""
+"""The largest message to an engine in bytes, handshakes included: a prompt of a million tokens
+takes five MiB. A peer that announces more is disconnected before anything is kept of it."""
 
 _ANSWER_MAX_BYTES = 256 * 2**20  # of one message from an engine, which keeps less for a client
 _UNIX_PATH_MAX = 100  # sockaddr_un holds 108 bytes, 104 on BSD

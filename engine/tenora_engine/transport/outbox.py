@@ -283,7 +283,8 @@ class UsageOutbox:
         del self._live[segment]
 
     def _set_aside(self, log: SegmentLog, segment: int) -> None:
-        """What could be read of it has been acknowledged; the rest must not be lost with it."""
+        """Keep a damaged segment under another name: its readable records are acknowledged, and the
+        rest must not be lost."""
         try:
             self._totals.save(segment)
             log.set_aside(segment)
