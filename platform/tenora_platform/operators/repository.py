@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.asking import OPERATOR, take
 from tenora_platform.kept_keys import of_prefix
-from tenora_platform.locks import lock
 from tenora_platform.operators.tables import AdminKeyRow
 
 
@@ -30,8 +30,9 @@ async def find_keys(session: AsyncSession, prefix: str) -> list[AdminKeyRow]:
 
 
 async def lock_owners(session: AsyncSession) -> None:
-    """Until the transaction ends: one takes owners away."""
-    await lock(session, "owners")
+    """Until the transaction ends: one takes rights of the operator's away, and who has them has
+    written or is refused."""
+    await take(session, OPERATOR)
 
 
 async def made_by(session: AsyncSession, makers: Iterable[str]) -> list[AdminKeyRow]:

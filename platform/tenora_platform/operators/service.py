@@ -73,6 +73,7 @@ class AdminKeyService:
 
     async def rotate(self, key_id: str, overlap_s: int) -> NewAdminKey:
         """Raises NotFoundError, and ConflictError where there is nothing to rotate."""
+        await repository.lock_owners(self._session)
         row = await self._row(key_id)
         before = told(row)
         new, kept = new_secret("tna", self._secret)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -60,7 +61,7 @@ class Current:
     signed: SignedIn
 
 
-@BeforeBody
+@partial(BeforeBody, is_right=True)
 async def current_session(request: Request) -> Current:
     """Raises UnauthorizedError without one or with one whose key has ended, and ForbiddenError as
     `session_token` does."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.asking import take
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import SCOPES
 from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
@@ -105,6 +106,7 @@ class ApiKeyService:
         ConflictError for a revoked key; BadRequestError for a null that may not be, for an expiry
         in the past, for anything given that is beyond the asking key, and for giving anything to a
         key that is."""
+        await take(self._session, self._tenant_id)
         row = await self._row(key_id, lock=True)
         if row.revoked_at is not None:
             raise ConflictError("This key has been revoked; create a new one.", code="key_ended")
@@ -135,6 +137,7 @@ class ApiKeyService:
         """The key with a new secret, and the prefixes of the secrets that ended now. Raises
         NotFoundError; ConflictError where there is nothing to rotate; BadRequestError for a key
         that allows more than the asking one, which would have its secret."""
+        await take(self._session, self._tenant_id)
         row = await self._row(key_id, lock=True)
         require_within(_terms(row), await self._own_terms())
         before = told(row)
@@ -148,6 +151,7 @@ class ApiKeyService:
     async def revoke(self, key_id: str) -> list[str]:
         """Ends the key and all that come from it: their ids. Once more is no error. Raises
         NotFoundError."""
+        await take(self._session, self._tenant_id)
         row = await self._row(key_id, lock=True)
         children = await children_of(self._session, self._tenant_id, key_id)
         if row.revoked_at is None:
