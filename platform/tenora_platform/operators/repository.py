@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.asking import OPERATOR, take
@@ -36,17 +36,29 @@ async def lock_owners(session: AsyncSession) -> None:
 
 
 async def made_by(session: AsyncSession, makers: Iterable[str]) -> list[AdminKeyRow]:
-    """The keys that these actors created, that those created, and so on, which have not been
-    revoked; locked."""
+    """The keys that these actors created, or were given the secret of, that those created, and so
+    on, which have not been revoked; locked."""
     found: dict[str, AdminKeyRow] = {}
     asked = list(makers)
     while asked:
-        query = select(AdminKeyRow).where(AdminKeyRow.created_by.in_(asked))
+        theirs = or_(AdminKeyRow.created_by.in_(asked), AdminKeyRow.secret_by.in_(asked))
+        query = select(AdminKeyRow).where(theirs)
         rows = await session.scalars(query.order_by(AdminKeyRow.id).with_for_update())
         new = [row for row in rows if row.id not in found]
         found |= {row.id: row for row in new}
         asked = [f"admin_key:{row.id}" for row in new]
     return [row for row in found.values() if row.revoked_at is None]
+
+
+async def half_known_to(session: AsyncSession, maker: str) -> list[AdminKeyRow]:
+    """The keys of which this actor has the secret before the present one, while it is good;
+    locked."""
+    query = select(AdminKeyRow).where(
+        AdminKeyRow.revoked_at.is_(None),
+        AdminKeyRow.previous_by == maker,
+        AdminKeyRow.previous_expires_at > func.now(),
+    )
+    return list(await session.scalars(query.order_by(AdminKeyRow.id).with_for_update()))
 
 
 async def has_other_owner(session: AsyncSession, key_ids: Collection[str]) -> bool:

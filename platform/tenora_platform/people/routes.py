@@ -36,6 +36,7 @@ from tenora_platform.people.service import MemberService
 from tenora_platform.schemas import After, Deleted, Limit
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.tenants.key_service import ApiKeyService
+from tenora_platform.tenants.operators_keys import end_tenants_keys
 from tenora_platform.tenants.repository import require_not_deleted
 from tenora_platform.tenants.service import TenantService
 
@@ -267,14 +268,18 @@ async def change_operators_person(
     admin_keys: AdminKeys,
     session: AdminSession,
     state: State,
+    admin: CurrentAdmin,
     revoke_keys: RevokeKeys = True,
 ) -> MemberOut:
     """As PATCH /v1/people/{person_id}. Who is an owner no more loses the admin keys that they
-    created."""
+    created, and who may not create tenants' keys any more those that they created."""
     member = await members.change(person_id, body.role)
+    makers: list[str] = []
     if revoke_keys and body.role != "owner":
-        await admin_keys.revoke_made_by(f"person:{person_id}")
-    await state.auth.commit_change(session)
+        makers = await admin_keys.revoke_made_by(f"person:{person_id}")
+    if revoke_keys and body.role not in ("owner", "operator"):
+        makers.append(f"person:{person_id}")
+    await end_tenants_keys(state, session, makers, admin.actor)
     return member
 
 
@@ -285,14 +290,16 @@ async def remove_operators_person(
     admin_keys: AdminKeys,
     session: AdminSession,
     state: State,
+    admin: CurrentAdmin,
     revoke_keys: RevokeKeys = True,
 ) -> Deleted:
     """Remove one of the operator's people: their sessions end, open invitations that they made are
-    withdrawn, and admin keys that they created are revoked. The last owner cannot be removed."""
+    withdrawn, and the admin keys and tenants' API keys that they created are revoked. The last
+    owner cannot be removed."""
     await members.remove(person_id)
-    if revoke_keys:
-        await admin_keys.revoke_made_by(f"person:{person_id}")
-    await state.auth.commit_change(session)
+    maker = f"person:{person_id}"
+    makers = [maker, *await admin_keys.revoke_made_by(maker)] if revoke_keys else []
+    await end_tenants_keys(state, session, makers, admin.actor)
     return Deleted(id=person_id, object="person")
 
 
