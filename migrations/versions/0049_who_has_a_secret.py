@@ -1,4 +1,5 @@
-"""Who was given a key's secret by a rotation, and who made a webhook's endpoint.
+"""Who was given a key's secret by a rotation, and who made a webhook's endpoint or said where it
+leads.
 
 Revision: 0049, after 0048
 """
@@ -31,6 +32,7 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("secret_by", sa.Text))
         op.add_column(table, sa.Column("previous_by", sa.Text))
     op.add_column("webhook_endpoints", sa.Column("created_by", sa.Text))
+    op.add_column("webhook_endpoints", sa.Column("url_by", sa.Text))
     # The owner is bound by row-level security too, and sees no tenant's rows.
     for table in _TENANTS:
         op.execute(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
@@ -42,6 +44,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.drop_column("webhook_endpoints", "url_by")
     op.drop_column("webhook_endpoints", "created_by")
     for table in ("api_keys", "admin_keys"):
         op.drop_column(table, "previous_by")

@@ -352,3 +352,17 @@ async def test_a_removal_finds_all_that_was_made_until_then(api: Api) -> None:
             .where(InvitationRow.created_by == f"person:{person.id}")
         )
     assert (keys_left, links_left) == (0, 0)
+
+
+async def test_a_demotion_leaves_no_link_for_when_its_maker_is_an_owner_again(api: Api) -> None:
+    tenant = await api.new_tenant()
+    await signed_in(api, (tenant.id, "owner"))
+    person = await signed_in(api, (tenant.id, "owner"))
+    path = f"/admin/v1/tenants/{tenant.id}/people/{person.id}"
+    made = [person.call("POST", "/v1/invitations", json={"role": "owner"}) for _ in range(10)]
+    await asyncio.gather(*made[:5], api.admin("PATCH", path, json={"role": "viewer"}), *made[5:])
+    again = await api.admin("PATCH", path, json={"role": "owner"})
+    assert again.status_code == 200
+    async with api.state.db.admin_session() as session:
+        mine = InvitationRow.created_by == f"person:{person.id}"
+        assert not await session.scalar(select(func.count()).select_from(InvitationRow).where(mine))

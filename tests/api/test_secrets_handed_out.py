@@ -153,3 +153,46 @@ async def test_a_leaked_admin_keys_keys_end_when_it_is_rotated_at_once(
     path = f"/admin/v1/admin_keys/{key['id']}/rotate"
     await api.admin("POST", path + ("?revoke_keys=false" if keep else ""), json=NOW)
     assert await good(api, made["key"], "/admin/v1/tenants") == keep
+
+
+HOOK = {"url": "https://hooks.example.com/tenora"}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("how", ["removed", "demoted", "moved by them"])
+async def test_events_do_not_go_where_somebody_said_who_is_gone(
+    api: Api, how: str, keep: bool
+) -> None:
+    tenant = await api.new_tenant()
+    owner = await signed_in(api, (tenant.id, "owner"))
+    person = await signed_in(api, (tenant.id, "owner"))
+    path = "/v1/webhook_endpoints"
+    by = owner if how == "moved by them" else person
+    made = (await by.call("POST", path, json=HOOK)).json()
+    if how == "moved by them":
+        elsewhere = {"url": "https://theirs.example.com/"}
+        made = (await person.call("PATCH", f"{path}/{made['id']}", json=elsewhere)).json()
+        assert made["url_by"] == f"person:{person.id}"
+    assert made["created_by"] == f"person:{by.id}"
+    others = (await owner.call("POST", path, json=HOOK)).json()
+    where = f"/v1/people/{person.id}" + ("?revoke_keys=false" if keep else "")
+    lower = {"role": "developer"} if how == "demoted" else None
+    done = await owner.call("PATCH" if lower else "DELETE", where, json=lower)
+    assert done.status_code == 200
+    now = {each["id"]: each for each in (await owner.call("GET", path)).json()["data"]}
+    assert now[made["id"]]["enabled"] == keep
+    assert now[others["id"]]["enabled"]
+
+
+@pytest.mark.parametrize("how", ["person", "admin key"])
+async def test_the_operators_webhooks_end_with_whom_they_were_made_by(api: Api, how: str) -> None:
+    path = "/admin/v1/webhook_endpoints"
+    person, key = await signed_in(api, (None, "owner")), await admin_key(api)
+    if how == "person":
+        made = await person.call("POST", path, json=HOOK)
+        await api.admin("DELETE", f"/admin/v1/people/{person.id}")
+    else:
+        made = await api.call(key["key"], "POST", path, json=HOOK)
+        await api.admin("DELETE", f"/admin/v1/admin_keys/{key['id']}")
+    now = (await api.admin("GET", f"{path}/{made.json()['id']}")).json()
+    assert not now["enabled"]

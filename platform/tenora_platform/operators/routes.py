@@ -15,9 +15,9 @@ from tenora_platform.operators.schemas import (
     NewAdminKey,
 )
 from tenora_platform.operators.service import AdminKeyService
+from tenora_platform.people.made_by import end_made_by
 from tenora_platform.schemas import After, Deleted, Limit, Rotation
 from tenora_platform.state import AdminSession, State
-from tenora_platform.tenants.operators_keys import end_tenants_keys
 
 router = APIRouter(prefix="/admin/v1/admin_keys", tags=["admin"], route_class=EdgeRoute)
 
@@ -64,7 +64,7 @@ async def rotate_admin_key(
     key made: whoever had the secret may have them."""
     overlap_s = (body or Rotation()).overlap_s
     key, makers = await service.rotate(admin_key_id, overlap_s, revoke_keys=revoke_keys)
-    await end_tenants_keys(state, session, makers, admin.actor)
+    await end_made_by(state, session, makers, admin.actor)
     return key
 
 
@@ -80,5 +80,5 @@ async def revoke_admin_key(
     """Revoke a key, at once and everywhere, with the admin keys and the tenants' API keys that it
     made. The last owner's key cannot be revoked."""
     makers = await service.revoke(admin_key_id)
-    await end_tenants_keys(state, session, makers if revoke_keys else [], admin.actor)
+    await end_made_by(state, session, makers if revoke_keys else [], admin.actor)
     return Deleted(id=admin_key_id, object="admin_key")

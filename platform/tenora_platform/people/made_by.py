@@ -1,5 +1,5 @@
-"""Tenants' keys that were made on the operator's side, by people and by admin keys: they end with
-who made them. It knows neither people nor admin keys, only what the rows say of them."""
+"""What was made on the operator's side, by people and by admin keys: it ends with who made it.
+Admin keys and invitations end elsewhere; here are tenants' API keys and the operator's webhooks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tenora_platform.people.tables import MembershipRow
 from tenora_platform.state import AppState
 from tenora_platform.tenants.key_service import ApiKeyService
 from tenora_platform.tenants.tables import ApiKeyRow
+from tenora_platform.webhooks.service import disable_made_by
 
 
-async def end_tenants_keys(
+async def end_made_by(
     state: AppState, session: AsyncSession, makers: Collection[str], actor: str
 ) -> None:
-    """Revoke what these actors made, or have by a rotation, at any tenant that they do not belong
-    to themselves, and commit."""
+    """Revoke the keys that these actors made, or have by a rotation, at any tenant that they do not
+    belong to themselves, disable their webhooks, and commit."""
     ended = await _revoked(state, session, makers, actor) if makers else []
     await state.auth.commit_change(session)
     for key_id in ended:
@@ -29,6 +30,7 @@ async def end_tenants_keys(
 async def _revoked(
     state: AppState, session: AsyncSession, makers: Collection[str], actor: str
 ) -> list[str]:
+    await disable_made_by(session, state.audit, makers, tenant_id=None, actor=actor)
     ended: list[str] = []
     for tenant_id, maker in await _made_at(session, makers):
         keys = ApiKeyService(
