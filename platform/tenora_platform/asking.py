@@ -62,8 +62,13 @@ async def take(session: AsyncSession, place: str) -> None:
     is the first, and tenants' are in the order of their ids."""
     asker: Asker | None = session.info.get(_ASKER)
     if asker is not None and asker.place != place:
-        await session.run_sync(_ask)
+        await ask(session)
     await lock(session, _name(place))
+    await ask(session)
+
+
+async def ask(session: AsyncSession) -> None:
+    """Before a lock that who takes rights away needs as well."""
     await session.run_sync(_ask)
 
 

@@ -321,6 +321,25 @@ async def test_who_writes_waits_for_who_takes_the_right_away(api: Api, place: st
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_a_member")
 
 
+async def test_who_takes_a_right_away_is_never_in_a_circle_with_who_has_it(api: Api) -> None:
+    """Both note what they did in one audit log, whose lock is theirs alone."""
+    tenant = await api.new_tenant()
+    db, told = api.state.db, partial(api.state.audit.append, actor="a test", tenant_id=tenant.id)
+
+    async def by_its_asker() -> None:
+        with asking.asking(Asker(place=tenant.id, require=lambda _: None)):
+            async with db.tenant_session(tenant.id) as session:
+                await told(session, action="one.first", target="one")
+
+    async with db.admin_session() as session:
+        await take(session, tenant.id)
+        other = asyncio.create_task(by_its_asker())
+        while not other.done() and not await _somebody_waits(api):  # noqa: ASYNC110 - PostgreSQL's
+            await asyncio.sleep(0.01)
+        await told(session, action="one.second", target="one")
+    await other
+
+
 async def _somebody_waits(api: Api) -> bool:
     waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
     async with api.state.db.admin_session() as session:
