@@ -4,7 +4,6 @@ AdminContext. What a caller may do is for each route to say (`require_scope`, `r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import structlog
@@ -25,7 +24,7 @@ from tenora_platform.contexts import (
     Tier,
     plan_terms,
 )
-from tenora_platform.edge import BeforeBody
+from tenora_platform.edge import BeforeBody, asked_again, identity
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
 from tenora_platform.operators.roles import AdminContext, Role
 from tenora_platform.outages import first_line
@@ -81,13 +80,13 @@ def _authenticator(request: Request) -> Authenticator:
     return auth
 
 
-@partial(BeforeBody, asker=asker_of_tenant)
+@identity(asker_of_tenant)
 async def current_tenant(request: Request) -> TenantContext:
     """FastAPI dependency of every tenant route."""
     return await tenant_of_caller(request, request.headers.get(TENANT_HEADER))
 
 
-@partial(BeforeBody, asker=asker_of_tenant)
+@identity(asker_of_tenant)
 async def listening_tenant(request: Request) -> TenantContext:
     """As `current_tenant`, of streams: a browser's EventSource sends no headers of ours, so the
     address may say which tenant is meant."""
@@ -111,7 +110,7 @@ async def tenant_of_caller(request: Request, wanted: str | None) -> TenantContex
     return await auth.tenant(token)
 
 
-@partial(BeforeBody, asker=asker_of_admin)
+@identity(asker_of_admin)
 async def current_admin(request: Request) -> AdminContext:
     """FastAPI dependency of every admin route. A tenant's key gets 403, an unknown one 401."""
     auth = _authenticator(request)
@@ -130,11 +129,12 @@ async def current_admin(request: Request) -> AdminContext:
 
 
 def _asker_of_caller(caller: TenantContext | AdminContext) -> Asker:
-    is_tenant = isinstance(caller, TenantContext)
-    return asker_of_tenant(caller) if is_tenant else asker_of_admin(caller)
+    if isinstance(caller, TenantContext):
+        return asker_of_tenant(caller)
+    return asker_of_admin(caller)
 
 
-@partial(BeforeBody, asker=_asker_of_caller)
+@identity(_asker_of_caller)
 async def current_caller(request: Request) -> TenantContext | AdminContext:
     """FastAPI dependency of what any valid key or session may ask. A person who names no tenant
     asks as one of the operator's people, if they are one."""
@@ -160,7 +160,7 @@ def require_scope(scope: Scope, *, right: Right | None = None) -> BeforeBody[Ten
     `right` (the same, if not said), else 403:
     `tenant: Annotated[TenantContext, Depends(require_scope("inference"))]`."""
 
-    @partial(BeforeBody, is_right=True)
+    @asked_again
     async def scoped_tenant(request: Request) -> TenantContext:
         tenant = await current_tenant(request)
         if tenant.role is not None:
@@ -179,7 +179,7 @@ def require_scope(scope: Scope, *, right: Right | None = None) -> BeforeBody[Ten
 def require_person(right: Right) -> BeforeBody[TenantContext]:
     """As `require_scope`, of what no key may do."""
 
-    @partial(BeforeBody, is_right=True)
+    @asked_again
     async def person_of_tenant(request: Request) -> TenantContext:
         tenant = await current_tenant(request)
         if tenant.role is None:
@@ -207,7 +207,7 @@ def require_role(*roles: Role) -> BeforeBody[AdminContext]:
     """A dependency that every admin route declares, `dependencies=[Depends(require_role(...))]`:
     the AdminContext if the key has one of `roles` or is an owner's, else 403."""
 
-    @partial(BeforeBody, is_right=True)
+    @asked_again
     async def of_role(request: Request) -> AdminContext:
         return _within(await current_admin(request), roles)
 

@@ -48,8 +48,8 @@ class BeforeBody(Generic[T]):
         functools.update_wrapper(self, check)
         self._check = check
         self.admits = admits  # requests of inference
-        self.is_right = is_right or asker is not None
-        self.asker = asker  # as whom the request writes, of what says who asks
+        self.is_right = is_right
+        self.asker = asker  # of what says who asks: as whom the request writes
 
     async def __call__(self, request: Request) -> T:
         answers = _answers(request)
@@ -57,6 +57,18 @@ class BeforeBody(Generic[T]):
             answers[self] = await self._check(request)
         answer: T = answers[self]
         return answer
+
+
+def asked_again(check: Callable[[Request], Awaitable[T]]) -> BeforeBody[T]:
+    """A `BeforeBody` that says whether the request may come in. As a decorator."""
+    return BeforeBody(check, is_right=True)
+
+
+def identity(
+    asker: Callable[[T], Asker],
+) -> Callable[[Callable[[Request], Awaitable[T]]], BeforeBody[T]]:
+    """A decorator for a `BeforeBody` that says who asks: `asker` is as whom they write."""
+    return lambda check: BeforeBody(check, is_right=True, asker=asker)
 
 
 def _answers(request: Request) -> dict[BeforeBody[Any], Any]:

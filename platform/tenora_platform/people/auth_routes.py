@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.edge import BeforeBody, EdgeRoute
+from tenora_platform.edge import BeforeBody, EdgeRoute, asked_again
 from tenora_platform.errors import (
     ApiError,
     BadRequestError,
@@ -61,7 +60,7 @@ class Current:
     signed: SignedIn
 
 
-@partial(BeforeBody, is_right=True)
+@asked_again
 async def current_session(request: Request) -> Current:
     """Raises UnauthorizedError without one or with one whose key has ended, and ForbiddenError as
     `session_token` does."""
