@@ -7,8 +7,6 @@ import hmac
 
 from sqlalchemy import Connection, select, text
 
-from tenora_platform.audit.service import AuditLog
-from tenora_platform.audit.tables import AuditRow
 from tenora_platform.db import DatabaseUrls
 
 _ENTRIES = 20
@@ -60,6 +58,10 @@ def is_proved(connection: Connection, urls: DatabaseUrls) -> bool | None:
 
 
 def _fits_audit_log(connection: Connection, urls: DatabaseUrls) -> bool | None:
+    # Imported late: a supervisor, which lives as long as the platform, has no use for them.
+    from tenora_platform.audit.service import AuditLog
+    from tenora_platform.audit.tables import AuditRow
+
     if connection.scalar(text("select to_regclass('audit_logs')")) is None:
         return None
     query = select(AuditRow.__table__).order_by(AuditRow.at.desc()).limit(_ENTRIES)

@@ -8,7 +8,8 @@ import json
 import shutil
 import subprocess
 import tarfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,18 @@ from api_harness import running_api, stored_objects
 from backup_places import empty_database
 from books import reconcile, record, store
 from platform_fixtures import Servers, plain_url
-from tenora_platform import bootstrap
+from tenora_platform import bootstrap, secret
 from tenora_platform.backup import restoring
 from tenora_platform.backup.place import BackupError
-from tenora_platform.embedded.postgres import find_binaries
+from tenora_platform.embedded.postgres import EmbeddedPostgres, find_binaries
+from tenora_platform.installation import DEFAULT
 from tenora_platform.receipts.document import verify
 from tenora_platform.receipts.keys import read_key_set
 from tenora_platform.resources import migrations_folder
 from tenora_platform.settings import Settings
 from whole_installation import noon, tables, tenora
 
+OLD_SECRET = "server-secret-of-the-tests"
 ARCHIVE = Path(__file__).parents[1] / "support" / "installations" / "57d6134.tar.xz"
 
 
@@ -39,16 +42,33 @@ class Old:
 
 
 @pytest.fixture
-def old(settings: Settings, servers: Servers, tmp_path: Path) -> Old:
-    """The installation of 57d6134, at revision 0038: 31 events, two invoices, an adapter."""
+def old_servers(servers: Servers, tmp_path: Path) -> Iterator[Servers]:
+    """A PostgreSQL of its own: the passwords of an installation's roles follow from its secret."""
+    own = secret.ServerSecret(OLD_SECRET.encode())
+    postgres = EmbeddedPostgres(tmp_path / "postgres", own)
+    postgres.start()
+    bootstrap.prepare_database(bootstrap.database_urls(postgres.url, own, DEFAULT))  # the roles
+    yield replace(servers, postgres_url=postgres.url, secret=own)
+    postgres.stop()
+
+
+@pytest.fixture
+def old(
+    settings: Settings, old_servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Old:
+    """The installation of 57d6134, at revision 0038: 31 events, two invoices, an adapter. Its
+    secret is shorter than one may be now."""
+    monkeypatch.setattr(secret, "SECRET_MIN", len(OLD_SECRET))
     data = tmp_path / "data"
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(data, filter="data")
     known = json.loads((data / "keys.json").read_text())
-    url = empty_database(servers)
+    url = empty_database(old_servers)
     command = [str(find_binaries() / "psql"), "-qX", "-v", "ON_ERROR_STOP=1", "-d", plain_url(url)]
     subprocess.run([*command, "-f", str(data / "database.sql")], check=True, capture_output=True)
-    return Old(settings.model_copy(update={"data_dir": data, "database_url": url}), known)
+    secret.keep_secret(data, secret.ServerSecret(OLD_SECRET.encode()))
+    changes = {"data_dir": data, "database_url": url, "secret": None}
+    return Old(settings.model_copy(update=changes), known)
 
 
 def revision(url: str) -> str:
@@ -59,12 +79,12 @@ def revision(url: str) -> str:
 
 
 async def test_the_version_before_is_upgraded_with_its_data(
-    old: Old, servers: Servers, settings: Settings, tmp_path: Path
+    old: Old, old_servers: Servers, settings: Settings, tmp_path: Path
 ) -> None:
     url = str(old.settings.database_url)
     assert revision(url) == "0038"
     before = tables(url)
-    code, text = await asyncio.to_thread(tenora, old.settings, "migrate")
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="")
     assert code == 0, text
     for name in ("usage_events", "ledger_entries", "invoices", "audit_logs", "signing_keys"):
         assert len(before[name]) > 0
@@ -87,30 +107,31 @@ async def test_the_version_before_is_upgraded_with_its_data(
         assert api.state.store.told.problem is None, "its store is adopted"
         kept = stored_objects(api)
     backup = str(tmp_path / "backup")
-    code, text = await asyncio.to_thread(tenora, old.settings, "backup", backup)
+    code, text = await asyncio.to_thread(tenora, old.settings, "backup", backup, secret="")
     assert code == 0, text
-    changes = {"data_dir": tmp_path / "new", "database_url": empty_database(servers)}
-    new = settings.model_copy(update={**changes, "redis_url": None})
-    code, text = await asyncio.to_thread(tenora, new, "restore", backup)
+    changes = {"data_dir": tmp_path / "new", "database_url": empty_database(old_servers)}
+    new = settings.model_copy(update={**changes, "redis_url": None, "secret": None})
+    secret.keep_secret(new.data_dir, secret.ServerSecret(OLD_SECRET.encode()))
+    code, text = await asyncio.to_thread(tenora, new, "restore", backup, secret="")
     assert code == 0, text
     lie = {str(path.relative_to(new.data_dir / "objects")) for path in files(new)}
     assert kept <= lie
 
 
-async def test_an_upgrade_under_a_lost_secret_changes_nothing(old: Old, servers: Servers) -> None:
+async def test_an_upgrade_under_a_lost_secret_changes_nothing(old: Old) -> None:
     """The version before kept no check value of its secret: the audit log tells it. A new secret is
     what a new data directory has."""
     url = str(old.settings.database_url)
     before = passwords(url)
-    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="another")
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="another" * 5)
     assert code == 1
     assert "another server secret" in text
     assert "Traceback" not in text
     assert revision(url) == "0038"
     assert passwords(url) == before
-    code, text = await asyncio.to_thread(tenora, old.settings, "migrate")
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="")
     assert code == 0, text
-    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="another")
+    code, text = await asyncio.to_thread(tenora, old.settings, "migrate", secret="another" * 5)
     assert code == 1
     assert passwords(url) == before
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from tenora_engine.machine import raise_open_files
 from tenora_platform.cli.errors import CliError, plain_words
-from tenora_platform.connections import FILES_KEPT
 from tenora_platform.processes.listening import listen
-from tenora_platform.serving import CONNECTIONS_MIN
 from tenora_platform.settings import Settings
 
 _CONNECTIONS_WANTED = 512
@@ -96,6 +94,10 @@ def open_to_others(folder: Path) -> str | None:
 
 def few_files() -> str | None:
     """What to do about a limit of open files that leaves few connections."""
+    # Imported late: a supervisor, which lives as long as the platform, has no use for a server.
+    from tenora_platform.connections import FILES_KEPT
+    from tenora_platform.serving import CONNECTIONS_MIN
+
     files = raise_open_files()
     left = files - FILES_KEPT
     if left >= _CONNECTIONS_WANTED:
