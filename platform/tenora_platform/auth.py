@@ -11,6 +11,8 @@ from fastapi import Depends, Request
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
+from tenora_platform.askers import asker_of_admin, asker_of_tenant
+from tenora_platform.asking import Asker
 from tenora_platform.authenticator import Authenticator, tenant_namespace
 from tenora_platform.contexts import (
     SCOPES,
@@ -22,7 +24,7 @@ from tenora_platform.contexts import (
     Tier,
     plan_terms,
 )
-from tenora_platform.edge import BeforeBody
+from tenora_platform.edge import BeforeBody, asked_again, identity
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
 from tenora_platform.operators.roles import AdminContext, Role
 from tenora_platform.outages import first_line
@@ -78,13 +80,13 @@ def _authenticator(request: Request) -> Authenticator:
     return auth
 
 
-@BeforeBody
+@identity(asker_of_tenant)
 async def current_tenant(request: Request) -> TenantContext:
     """FastAPI dependency of every tenant route."""
     return await tenant_of_caller(request, request.headers.get(TENANT_HEADER))
 
 
-@BeforeBody
+@identity(asker_of_tenant)
 async def listening_tenant(request: Request) -> TenantContext:
     """As `current_tenant`, of streams: a browser's EventSource sends no headers of ours, so the
     address may say which tenant is meant."""
@@ -108,7 +110,7 @@ async def tenant_of_caller(request: Request, wanted: str | None) -> TenantContex
     return await auth.tenant(token)
 
 
-@BeforeBody
+@identity(asker_of_admin)
 async def current_admin(request: Request) -> AdminContext:
     """FastAPI dependency of every admin route. A tenant's key gets 403, an unknown one 401."""
     auth = _authenticator(request)
@@ -126,7 +128,13 @@ async def current_admin(request: Request) -> AdminContext:
     )
 
 
-@BeforeBody
+def _asker_of_caller(caller: TenantContext | AdminContext) -> Asker:
+    if isinstance(caller, TenantContext):
+        return asker_of_tenant(caller)
+    return asker_of_admin(caller)
+
+
+@identity(_asker_of_caller)
 async def current_caller(request: Request) -> TenantContext | AdminContext:
     """FastAPI dependency of what any valid key or session may ask. A person who names no tenant
     asks as one of the operator's people, if they are one."""
@@ -152,7 +160,7 @@ def require_scope(scope: Scope, *, right: Right | None = None) -> BeforeBody[Ten
     `right` (the same, if not said), else 403:
     `tenant: Annotated[TenantContext, Depends(require_scope("inference"))]`."""
 
-    @BeforeBody
+    @asked_again
     async def scoped_tenant(request: Request) -> TenantContext:
         tenant = await current_tenant(request)
         if tenant.role is not None:
@@ -171,7 +179,7 @@ def require_scope(scope: Scope, *, right: Right | None = None) -> BeforeBody[Ten
 def require_person(right: Right) -> BeforeBody[TenantContext]:
     """As `require_scope`, of what no key may do."""
 
-    @BeforeBody
+    @asked_again
     async def person_of_tenant(request: Request) -> TenantContext:
         tenant = await current_tenant(request)
         if tenant.role is None:
@@ -199,7 +207,7 @@ def require_role(*roles: Role) -> BeforeBody[AdminContext]:
     """A dependency that every admin route declares, `dependencies=[Depends(require_role(...))]`:
     the AdminContext if the key has one of `roles` or is an owner's, else 403."""
 
-    @BeforeBody
+    @asked_again
     async def of_role(request: Request) -> AdminContext:
         return _within(await current_admin(request), roles)
 

@@ -20,6 +20,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, ManagesConnection, QueuePool
 
 from tenora_engine.printable import brief
 from tenora_platform import db_link
+from tenora_platform.asking import watch
 from tenora_platform.installation import Installation
 from tenora_platform.mending import mended_parameters
 from tenora_platform.secret import ServerSecret
@@ -292,5 +293,6 @@ async def _session(
             _bound(connection.connection, answer_s)
 
         event.listen(session.sync_session, "after_begin", after_begin)
+        watch(session)
         async with session.begin():
             yield session

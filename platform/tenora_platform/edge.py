@@ -5,6 +5,7 @@ signature; what those ask, and in which order, is theirs."""
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -14,32 +15,101 @@ from fastapi.params import Form
 from fastapi.routing import APIRoute
 from starlette.types import Scope
 
+from tenora_platform.asking import Asker, asking
 from tenora_platform.bodies import body_of
+from tenora_platform.errors import ApiError, WhileReading
 from tenora_platform.json_bodies import JsonRequest, read_as_json
 
 BODY_BYTES_MAX = 1024**2
 """Of routes that say nothing else."""
+
+ASKED_AGAIN_AFTER_S = 0.05
+"""A body that took longer than this to come is not acted on by an identity from before it."""
+_READS = ("GET", "HEAD", "OPTIONS")
 
 T = TypeVar("T")
 
 
 class BeforeBody(Generic[T]):
     """A dependency that needs the request's head only, and so is asked before the body is read;
-    once in a request, whoever depends on it. Use it as a decorator."""
+    once in a request, whoever depends on it. What `is_right` is asked again after a body that was
+    slow: who holds one back does not keep the right that they began with. Use it as a decorator."""
 
     __name__: str
 
-    def __init__(self, check: Callable[[Request], Awaitable[T]], *, admits: bool = False) -> None:
+    def __init__(
+        self,
+        check: Callable[[Request], Awaitable[T]],
+        *,
+        admits: bool = False,
+        is_right: bool = False,
+        asker: Callable[[T], Asker] | None = None,
+    ) -> None:
         functools.update_wrapper(self, check)
         self._check = check
         self.admits = admits  # requests of inference
+        self.is_right = is_right
+        self.asker = asker  # of what says who asks: as whom the request writes
 
     async def __call__(self, request: Request) -> T:
-        answers: dict[BeforeBody[Any], Any] = request.scope["state"].setdefault("before_body", {})
+        answers = _answers(request)
         if self not in answers:
             answers[self] = await self._check(request)
         answer: T = answers[self]
         return answer
+
+
+def asked_again(check: Callable[[Request], Awaitable[T]]) -> BeforeBody[T]:
+    """A `BeforeBody` that says whether the request may come in. As a decorator."""
+    return BeforeBody(check, is_right=True)
+
+
+def identity(
+    asker: Callable[[T], Asker],
+) -> Callable[[Callable[[Request], Awaitable[T]]], BeforeBody[T]]:
+    """A decorator for a `BeforeBody` that says who asks: `asker` is as whom they write."""
+    return lambda check: BeforeBody(check, is_right=True, asker=asker)
+
+
+def _answers(request: Request) -> dict[BeforeBody[Any], Any]:
+    answers: dict[BeforeBody[Any], Any] = request.scope["state"].setdefault("before_body", {})
+    return answers
+
+
+async def ask_again(request: Request) -> None:
+    """Whether what let the request in still does, now that its body has come. Raises as that."""
+    answers = _answers(request)
+    rights = [check for check in answers if check.is_right]
+    for check in rights:
+        del answers[check]
+    with asking(None):
+        for check in rights:
+            await check(request)
+
+
+def _asker(request: Request) -> Asker | None:
+    """Of a request that changes something. Inference changes nothing of its asker's choosing: what
+    it has used is written down whatever becomes of them."""
+    if request.method in _READS or is_inference(request.scope):
+        return None
+    askers = (each.asker(said) for each, said in _answers(request).items() if each.asker)
+    return next(askers, None)
+
+
+class _Read(JsonRequest):
+    """A request as FastAPI reads it: its body whole, before any dependency is asked."""
+
+    async def body(self) -> bytes:
+        if hasattr(self, "_body"):
+            return self._body
+        began_s = time.monotonic()
+        content = await super().body()
+        if time.monotonic() - began_s > ASKED_AGAIN_AFTER_S:
+            try:
+                await ask_again(self)
+            except ApiError as error:
+                raise WhileReading(error) from error
+        return content
 
 
 class EdgeRoute(APIRoute):
@@ -64,9 +134,10 @@ class EdgeRoute(APIRoute):
                 body.allow(BODY_BYTES_MAX)
             if takes_json and not body.ended:
                 read_as_json(request.scope)
-            read = JsonRequest(request.scope, request.receive)
+            read = _Read(request.scope, request.receive)
             try:
-                return await read_and_answer(read)
+                with asking(_asker(request)):
+                    return await read_and_answer(read)
             except Exception:
                 request.scope["state"]["asked"] = read.asked
                 raise

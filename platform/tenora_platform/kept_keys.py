@@ -4,11 +4,11 @@ takes over from another, of both. It knows neither whose key it is nor what it a
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, DateTime, Text, func, or_, update
+from sqlalchemy import ColumnElement, DateTime, Text, and_, func, or_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -17,7 +17,10 @@ from tenora_platform.errors import BadRequestError, ConflictError, UnauthorizedE
 from tenora_platform.keys import NewKey, hash_key, make_key
 from tenora_platform.secret import ServerSecret
 
-UNTOLD = frozenset({"created_at", "created_by", "lineage", "last_used_at", "hash", "previous_hash"})
+_MAKERS = {"created_by", "secret_by", "previous_by"}
+UNTOLD = frozenset(
+    {"created_at", "lineage", "last_used_at", "hash", "previous_hash", *_MAKERS},
+)
 """Columns that the audit log does not get."""
 _LAST_USED_EVERY = timedelta(seconds=60)
 _Time = DateTime(timezone=True)
@@ -38,6 +41,8 @@ class KeptKey:
     last_used_at: Mapped[datetime | None] = mapped_column(_Time)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     created_by: Mapped[str | None] = mapped_column(Text)  # as the audit log names who asks
+    secret_by: Mapped[str | None] = mapped_column(Text)  # who was given the secret by a rotation,
+    previous_by: Mapped[str | None] = mapped_column(Text)  # and the one before it
 
     @property
     def previous(self) -> dict[str, object] | None:
@@ -53,6 +58,31 @@ KeyT = TypeVar("KeyT", bound=KeptKey)
 def of_prefix(table: type[KeptKey], prefix: str) -> ColumnElement[bool]:
     """The condition that finds a key by either of its secrets' prefixes."""
     return or_(table.prefix == prefix, table.previous_prefix == prefix)
+
+
+def known_to(table: type[KeptKey], makers: Collection[str]) -> ColumnElement[bool]:
+    """The condition that finds the keys that have not been revoked and of which any of these actors
+    made the key or was given a secret that it has."""
+    return and_(
+        table.revoked_at.is_(None),
+        or_(
+            table.created_by.in_(makers),
+            table.secret_by.in_(makers),
+            table.previous_by.in_(makers) & (table.previous_expires_at > func.now()),
+        ),
+    )
+
+
+def only_previous_is_known_to(row: KeptKey, makers: Collection[str]) -> bool:
+    """Whether the actors know no more of it than the secret before this one."""
+    return row.created_by not in makers and row.secret_by not in makers
+
+
+def end_previous(row: KeptKey) -> str | None:
+    """End the secret before this one; its prefix."""
+    prefix, row.previous_prefix = row.previous_prefix, None
+    row.previous_hash = row.previous_expires_at = row.previous_by = None
+    return prefix
 
 
 def verified(rows: Iterable[KeyT], digest: str) -> tuple[KeyT, datetime | None]:
@@ -106,10 +136,10 @@ def new_secret(kind: str, secret: ServerSecret) -> tuple[NewKey, dict[str, str]]
     return made, {"prefix": made.prefix, "hash": hash_key(made.text, secret)}
 
 
-def rotate(row: KeptKey, kept: dict[str, str], overlap: timedelta) -> None:
-    """Give the key a new secret; the one so far stays good for `overlap`, and for nothing at 0.
-    Raises ConflictError for a key that has ended, or while two secrets are good already: with an
-    overlap the older would be cut off in use."""
+def rotate(row: KeptKey, kept: dict[str, str], overlap: timedelta, by: str) -> None:
+    """Give the key a new secret, which `by` is told; the one so far stays good for `overlap`, and
+    for nothing at 0. Raises ConflictError for a key that has ended, or while two secrets are good
+    already: with an overlap the older would be cut off in use."""
     now = datetime.now(UTC)
     if row.revoked_at is not None or has_passed(row.expires_at):
         raise ConflictError(
@@ -124,6 +154,7 @@ def rotate(row: KeptKey, kept: dict[str, str], overlap: timedelta) -> None:
         )
     row.previous_prefix, row.previous_hash = (row.prefix, row.hash) if overlap else (None, None)
     row.previous_expires_at = now + overlap if overlap else None
+    row.previous_by, row.secret_by = row.secret_by if overlap else None, by
     row.prefix, row.hash = kept["prefix"], kept["hash"]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 # In `public` as before there were installations: two versions exclude each other during an upgrade.
@@ -37,6 +37,11 @@ async def try_lock(session: AsyncSession, name: str) -> bool:
 async def try_lock_shared(session: AsyncSession, name: str) -> bool:
     """Whether nobody has it by `lock` or waits for it so, and we have it now beside others."""
     return bool(await session.scalar(_TRY_LOCK_SHARED, {"name": name}))
+
+
+def hold_shared(connection: Connection, name: str) -> None:
+    """As `lock_shared`, within what a session does."""
+    connection.execute(_LOCK_SHARED, {"name": name})
 
 
 def hold(link: psycopg.Connection[Any], name: str) -> None:

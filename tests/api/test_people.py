@@ -9,6 +9,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from api_harness import Api
 from people import signed_in
+from tenora_platform.people.tables import PersonRow
 
 
 async def test_the_operators_people(api: Api) -> None:
@@ -114,6 +115,22 @@ async def test_an_unverified_email_is_marked_wherever_it_is_shown(api: Api) -> N
     assert session["person"]["email_verified"] is False
     entries = (await api.admin("GET", f"/admin/v1/audit_logs?tenant_id={tenant.id}")).json()
     assert "boss@example.com (unverified)" in str(entries)
+
+
+@pytest.mark.parametrize("sign", ["@", "\uff20", "\ufe6b"])
+async def test_a_name_does_not_stand_for_an_address(api: Api, sign: str) -> None:
+    """Nobody has verified a name, and who has no email is shown by it."""
+    tenant = await api.new_tenant()
+    person = await signed_in(api, (tenant.id, "owner"))
+    name = f"boss{sign}example.com"
+    async with api.state.db.admin_session() as session:
+        row = await session.get_one(PersonRow, person.id)
+        row.email, row.email_verified, row.name = None, False, name
+    refused = await person.call("GET", "/admin/v1/tenants")
+    assert f"{name} (unverified)" in refused.json()["error"]["message"]
+    page = (await api.admin("GET", f"/admin/v1/audit_logs?tenant_id={tenant.id}")).json()
+    shown = {each["actor_name"] for each in page["data"] if each["actor"].endswith(person.id)}
+    assert shown == {f"{name} (unverified)"}
 
 
 async def test_what_a_person_uses_is_under_their_id_and_within_the_plan(api: Api) -> None:

@@ -110,7 +110,8 @@ export interface paths {
         post?: never;
         /**
          * Revoke Admin Key
-         * @description Revoke a key, at once and everywhere. The last owner's key cannot be revoked.
+         * @description Revoke a key, at once and everywhere, with the admin keys and the tenants' API keys that it
+         *     made. The last owner's key cannot be revoked.
          */
         delete: operations["admin_revoke_admin_key"];
         options?: never;
@@ -130,7 +131,8 @@ export interface paths {
         /**
          * Rotate Admin Key
          * @description Give the key a new secret, effective now. The previous secret stays valid for `overlap_s`
-         *     (one day by default); with 0 it ends at once.
+         *     (one day by default); with 0 it ends at once, with the admin keys and the tenants' keys that the
+         *     key made: whoever had the secret may have them.
          */
         post: operations["admin_rotate_admin_key"];
         delete?: never;
@@ -730,7 +732,8 @@ export interface paths {
         /**
          * Remove Operators Person
          * @description Remove one of the operator's people: their sessions end, open invitations that they made are
-         *     withdrawn, and admin keys that they created are revoked. The last owner cannot be removed.
+         *     withdrawn, and the admin keys and tenants' API keys that they created are revoked. The last
+         *     owner cannot be removed.
          */
         delete: operations["admin_remove_operators_person"];
         options?: never;
@@ -738,7 +741,7 @@ export interface paths {
         /**
          * Change Operators Person
          * @description As PATCH /v1/people/{person_id}. Who is an owner no more loses the admin keys that they
-         *     created.
+         *     created, and who may not create tenants' keys any more those that they created.
          */
         patch: operations["admin_change_operators_person"];
         trace?: never;
@@ -3068,8 +3071,8 @@ export interface paths {
         /**
          * Remove Person
          * @description Remove a person, at once and everywhere: their sessions and requests in flight end, open
-         *     invitations that they made are withdrawn, and API keys that they created are revoked. The last
-         *     owner cannot be removed.
+         *     invitations that they made are withdrawn, API keys that they created or rotated are revoked, and
+         *     webhook endpoints that they created are disabled. The last owner cannot be removed.
          */
         delete: operations["people_remove_person"];
         options?: never;
@@ -7937,6 +7940,8 @@ export interface components {
              * Format: date-time
              */
             created_at: string;
+            /** Created By */
+            created_by: string | null;
             /** Description */
             description: string;
             /** Disabled Reason */
@@ -7959,6 +7964,8 @@ export interface components {
             types: string[] | null;
             /** Url */
             url: string;
+            /** Url By */
+            url_by: string | null;
         };
         /**
          * Numbers
@@ -12030,13 +12037,20 @@ export interface components {
              */
             object: "list";
         };
-        /** WebhookEndpoint */
+        /**
+         * WebhookEndpoint
+         * @description `created_by`, and `url_by` for who changed its address last (null: nobody): `api_key:`,
+         *     `person:` or `admin_key:` and an id. An endpoint is disabled when the person whose address it
+         *     has is removed, or loses the role for it.
+         */
         WebhookEndpoint: {
             /**
              * Created At
              * Format: date-time
              */
             created_at: string;
+            /** Created By */
+            created_by: string | null;
             /** Description */
             description: string;
             /** Disabled Reason */
@@ -12057,6 +12071,8 @@ export interface components {
             types: string[] | null;
             /** Url */
             url: string;
+            /** Url By */
+            url_by: string | null;
         };
         /** WebhookEndpointPage */
         WebhookEndpointPage: {
@@ -12278,7 +12294,10 @@ export interface operations {
     };
     admin_revoke_admin_key: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to revoke the keys of tenants that it, or its keys, made */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 admin_key_id: string;
@@ -12309,7 +12328,10 @@ export interface operations {
     };
     admin_rotate_admin_key: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to revoke the keys of tenants that it, or its keys, made */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 admin_key_id: string;
@@ -13405,7 +13427,7 @@ export interface operations {
     admin_remove_operators_person: {
         parameters: {
             query?: {
-                /** @description Whether to revoke the keys that they created */
+                /** @description Whether to revoke the keys, and to disable the webhooks, that they created */
                 revoke_keys?: boolean;
             };
             header?: never;
@@ -13439,7 +13461,7 @@ export interface operations {
     admin_change_operators_person: {
         parameters: {
             query?: {
-                /** @description Whether to revoke the keys that they created */
+                /** @description Whether to revoke the keys, and to disable the webhooks, that they created */
                 revoke_keys?: boolean;
             };
             header?: never;
@@ -15028,7 +15050,7 @@ export interface operations {
     admin_remove_tenants_person: {
         parameters: {
             query?: {
-                /** @description Whether to revoke the keys that they created */
+                /** @description Whether to revoke the keys, and to disable the webhooks, that they created */
                 revoke_keys?: boolean;
             };
             header?: never;
@@ -15063,7 +15085,7 @@ export interface operations {
     admin_change_tenants_person: {
         parameters: {
             query?: {
-                /** @description Whether to revoke the keys that they created */
+                /** @description Whether to revoke the keys, and to disable the webhooks, that they created */
                 revoke_keys?: boolean;
             };
             header?: never;
@@ -18363,7 +18385,7 @@ export interface operations {
     people_remove_person: {
         parameters: {
             query?: {
-                /** @description Whether to revoke the keys that they created */
+                /** @description Whether to revoke the keys, and to disable the webhooks, that they created */
                 revoke_keys?: boolean;
             };
             header?: never;
@@ -18397,7 +18419,7 @@ export interface operations {
     people_change_person: {
         parameters: {
             query?: {
-                /** @description Whether to revoke the keys that they created */
+                /** @description Whether to revoke the keys, and to disable the webhooks, that they created */
                 revoke_keys?: boolean;
             };
             header?: never;

@@ -155,7 +155,7 @@ function Members({ whose, mayChange }: PeopleProps) {
         }}
       >
         {demoted && nameOf(demoted.person)} becomes {demoted?.role}. Of what they created, keys are
-        revoked and open invitations withdrawn that this role does not allow.
+        revoked, webhooks disabled and open invitations withdrawn that this role does not allow.
       </ConfirmModal>
       {leaving && <RemoveModal whose={whose} person={leaving} onClose={() => setLeaving(null)} />}
       {signedOut && (
@@ -193,7 +193,7 @@ function RemoveModal({ whose, person, onClose }: PersonDialogProps) {
       stopped, and open invitations that they created are withdrawn.
       <Checkbox
         mt="sm"
-        label={`Revoke the ${whose === "operator" ? "admin" : "API"} keys that they created`}
+        label={`Revoke the ${whose === "operator" ? "admin and API" : "API"} keys that they created or rotated, and disable their webhooks`}
         checked={revokeKeys}
         onChange={(event) => setRevokeKeys(event.currentTarget.checked)}
       />

@@ -37,6 +37,8 @@ test("a form is sent as it was read", () => {
     types: ["budget.soft"],
     description: "ops",
     enabled: true,
+    created_by: null,
+    url_by: null,
     disabled_reason: null,
     previous_expires_at: null,
     created_at: "2026-11-23T00:00:00Z",

@@ -13,6 +13,7 @@ from hashlib import sha256
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.asking import ask
 from tenora_platform.audit import repository
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.ids import new_id
@@ -51,6 +52,7 @@ class AuditLog:
         it. `tenant_id` is whose chain it belongs to; None
         is the operator's and needs an admin session."""
         chain = tenant_id or OPERATOR
+        await ask(session)
         await lock(session, f"audit:{chain}")
         last = await repository.last_of(session, chain)
         context = structlog.contextvars.get_contextvars()

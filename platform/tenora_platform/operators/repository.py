@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.asking import OPERATOR, take
 from tenora_platform.kept_keys import of_prefix
-from tenora_platform.locks import lock
 from tenora_platform.operators.tables import AdminKeyRow
 
 
@@ -30,22 +30,35 @@ async def find_keys(session: AsyncSession, prefix: str) -> list[AdminKeyRow]:
 
 
 async def lock_owners(session: AsyncSession) -> None:
-    """Until the transaction ends: one takes owners away."""
-    await lock(session, "owners")
+    """Until the transaction ends: one takes rights of the operator's away, and who has them has
+    written or is refused."""
+    await take(session, OPERATOR)
 
 
 async def made_by(session: AsyncSession, makers: Iterable[str]) -> list[AdminKeyRow]:
-    """The keys that these actors created, that those created, and so on, which have not been
-    revoked; locked."""
+    """The keys that these actors created, or were given the secret of, that those created, and so
+    on, which have not been revoked; locked."""
     found: dict[str, AdminKeyRow] = {}
     asked = list(makers)
     while asked:
-        query = select(AdminKeyRow).where(AdminKeyRow.created_by.in_(asked))
+        theirs = or_(AdminKeyRow.created_by.in_(asked), AdminKeyRow.secret_by.in_(asked))
+        query = select(AdminKeyRow).where(theirs)
         rows = await session.scalars(query.order_by(AdminKeyRow.id).with_for_update())
         new = [row for row in rows if row.id not in found]
         found |= {row.id: row for row in new}
         asked = [f"admin_key:{row.id}" for row in new]
     return [row for row in found.values() if row.revoked_at is None]
+
+
+async def half_known_to(session: AsyncSession, maker: str) -> list[AdminKeyRow]:
+    """The keys of which this actor has the secret before the present one, while it is good;
+    locked."""
+    query = select(AdminKeyRow).where(
+        AdminKeyRow.revoked_at.is_(None),
+        AdminKeyRow.previous_by == maker,
+        AdminKeyRow.previous_expires_at > func.now(),
+    )
+    return list(await session.scalars(query.order_by(AdminKeyRow.id).with_for_update()))
 
 
 async def has_other_owner(session: AsyncSession, key_ids: Collection[str]) -> bool:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
-from tenora_platform.errors import ConflictError, NotFoundError
+from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.ids import new_id
-from tenora_platform.kept_keys import new_secret, require_future, rotate, told
+from tenora_platform.kept_keys import end_previous, new_secret, require_future, rotate, told
 from tenora_platform.operators import repository
 from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.operators.roles import AdminContext
@@ -36,6 +36,7 @@ class AdminKeyService:
         self._keys = keys
         self._audit = audit
         self._secret = secret
+        self._admin = admin
         self._actor = admin.actor
 
     async def page(self, after: str | None, limit: int) -> AdminKeyPage:
@@ -54,14 +55,18 @@ class AdminKeyService:
         return configured or AdminKey.model_validate(await self._row(key_id))
 
     async def create(self, body: AdminKeyCreate) -> NewAdminKey:
-        """Raises BadRequestError for an expiry in the past."""
+        """A key that expires makes none that lasts longer: an absent expiry is its own. Raises
+        BadRequestError for one in the past, and for a later one."""
         require_future(body.expires_at)
+        own_end = await self._own_end()
+        if body.expires_at is not None:
+            _require_within(body.expires_at, own_end)
         new, kept = new_secret("tna", self._secret)
         row = AdminKeyRow(
             id=new_id("adminkey"),
             name=body.name,
             role=body.role,
-            expires_at=body.expires_at,
+            expires_at=body.expires_at or own_end,
             created_by=self._actor,
             **kept,
         )
@@ -71,30 +76,60 @@ class AdminKeyService:
         await self._note("admin_key.create", row, before=None)
         return _shown_once(row, new.text)
 
-    async def rotate(self, key_id: str, overlap_s: int) -> NewAdminKey:
-        """Raises NotFoundError, and ConflictError where there is nothing to rotate."""
+    async def rotate(
+        self, key_id: str, overlap_s: int, *, revoke_keys: bool = True
+    ) -> tuple[NewAdminKey, list[str]]:
+        """Without an overlap the secret so far is one that somebody else may have: the keys that
+        the key made end, unless not `revoke_keys`. Returns with the key whose work ended, as
+        `revoke`. Raises NotFoundError; ConflictError where there is nothing to rotate;
+        BadRequestError for a key that lasts longer than the asking one, which would have it."""
+        await repository.lock_owners(self._session)
         row = await self._row(key_id)
+        if row.id != self._admin.key_id:
+            _require_within(row.expires_at, await self._own_end())
         before = told(row)
         new, kept = new_secret("tna", self._secret)
-        rotate(row, kept, timedelta(seconds=overlap_s))
+        rotate(row, kept, timedelta(seconds=overlap_s), self._actor)
         await self._note("admin_key.rotate", row, before)
         await self._withdraw([row])
-        return _shown_once(row, new.text)
+        if overlap_s or not revoke_keys:
+            return _shown_once(row, new.text), []
+        makers = [f"admin_key:{row.id}"]
+        made = await repository.made_by(self._session, makers)
+        await self._end([each for each in made if each.id != row.id])
+        return _shown_once(row, new.text), [*makers, *_makers(made)]
 
-    async def revoke(self, key_id: str) -> None:
+    async def revoke(self, key_id: str) -> list[str]:
         """Ends the key with the keys and the open invitations that it made; once more is no error.
-        Raises NotFoundError, and ConflictError for a configured key and for the last owner's."""
+        Returns who cannot act any more, as the audit log names them. Raises NotFoundError, and
+        ConflictError for a configured key and for the last owner's."""
         await repository.lock_owners(self._session)
         row = await self._row(key_id)
         if row.revoked_at is not None:
-            return
-        ended = [row, *await repository.made_by(self._session, [f"admin_key:{row.id}"])]
+            return []
+        made = await repository.made_by(self._session, [f"admin_key:{row.id}"])
+        ended = [row, *(each for each in made if each.id != row.id)]
         await self._end(ended)
+        return _makers(ended)
 
-    async def revoke_made_by(self, maker: str) -> None:
-        """Ends the keys that this actor created, as `revoke` does each."""
+    async def revoke_made_by(self, maker: str) -> list[str]:
+        """Ends the keys that this actor created, or has by a rotation, as `revoke` does each; of
+        keys that somebody else has rotated since, the secret before. Returns as `revoke`."""
         await repository.lock_owners(self._session)
-        await self._end(await repository.made_by(self._session, [maker]))
+        ended = await repository.made_by(self._session, [maker])
+        await self._end(ended)
+        for row in await repository.half_known_to(self._session, maker):
+            before = told(row)
+            end_previous(row)
+            await self._note("admin_key.update", row, before)
+        return _makers(ended)
+
+    async def _own_end(self) -> datetime | None:
+        """Until when the asking key is good; None: for ever, as a person and a configured key."""
+        if self._admin.is_person or self._admin.key_prefix is None:
+            return None
+        row = await self._session.get_one(AdminKeyRow, self._admin.key_id)
+        return row.expires_at
 
     async def _end(self, ended: list[AdminKeyRow]) -> None:
         if any(row.role == "owner" for row in ended) and not await self._has_other_owner(ended):
@@ -147,6 +182,19 @@ class AdminKeyService:
             target=row.id,
             before=before,
             after=told(row),
+        )
+
+
+def _makers(rows: list[AdminKeyRow]) -> list[str]:
+    return [f"admin_key:{row.id}" for row in rows]
+
+
+def _require_within(expires_at: datetime | None, own_end: datetime | None) -> None:
+    if own_end is not None and (expires_at is None or expires_at > own_end):
+        raise BadRequestError(
+            "expires_at exceeds that of the admin key that sent this request.",
+            param="expires_at",
+            code="beyond_own_key",
         )
 
 

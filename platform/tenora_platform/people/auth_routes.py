@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.edge import BeforeBody, EdgeRoute
+from tenora_platform.edge import BeforeBody, EdgeRoute, asked_again
 from tenora_platform.errors import (
     ApiError,
     BadRequestError,
@@ -60,7 +60,7 @@ class Current:
     signed: SignedIn
 
 
-@BeforeBody
+@asked_again
 async def current_session(request: Request) -> Current:
     """Raises UnauthorizedError without one or with one whose key has ended, and ForbiddenError as
     `session_token` does."""

@@ -10,10 +10,10 @@ from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.audit.service import OPERATOR
+from tenora_platform.asking import OPERATOR, take
 from tenora_platform.audit.tables import AuditRow
+from tenora_platform.errors import UnauthorizedError
 from tenora_platform.ids import new_id
-from tenora_platform.locks import lock
 from tenora_platform.people.oidc import Identity
 from tenora_platform.people.tables import InvitationRow, MembershipRow, PersonRow, SessionRow
 
@@ -74,8 +74,9 @@ async def memberships_of(session: AsyncSession, person_id: str) -> list[Membersh
 
 
 async def lock_members(session: AsyncSession, tenant_id: str | None) -> None:
-    """Until the transaction ends: one changes who belongs here, so that an owner is left."""
-    await lock(session, f"members:{tenant_id or 'operator'}")
+    """Until the transaction ends: one changes who belongs here, so that an owner is left, and who
+    loses a right has written or is refused."""
+    await take(session, tenant_id or OPERATOR)
 
 
 async def has_other_owner(session: AsyncSession, tenant_id: str | None, person_id: str) -> bool:
@@ -148,6 +149,14 @@ async def last_removal(
     )
     found: datetime | None = await session.scalar(query)
     return found
+
+
+async def require_session(session: AsyncSession, session_id: str) -> None:
+    """In the operator's session. Raises UnauthorizedError for one that has been ended, which it
+    cannot be any more before the transaction ends."""
+    query = select(SessionRow.id).where(SessionRow.id == session_id)
+    if await session.scalar(query.with_for_update(read=True)) is None:
+        raise UnauthorizedError("Your session has ended. Sign in again.", code="session_over")
 
 
 async def end_sessions(session: AsyncSession, person_id: str) -> None:

@@ -21,6 +21,7 @@ from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators import repository as operators
 from tenora_platform.operators.roles import READERS
 from tenora_platform.operators.routes import Service as AdminKeys
+from tenora_platform.people.made_by import end_made_by
 from tenora_platform.people.rights import MemberRole, role_may
 from tenora_platform.people.schemas import (
     InvitationCreate,
@@ -38,6 +39,7 @@ from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.tenants.key_service import ApiKeyService
 from tenora_platform.tenants.repository import require_not_deleted
 from tenora_platform.tenants.service import TenantService
+from tenora_platform.webhooks.service import disable_made_by
 
 router = APIRouter(route_class=EdgeRoute)
 own = APIRouter(prefix="/v1", tags=["people"], route_class=EdgeRoute)
@@ -48,7 +50,10 @@ PeopleTenant = Annotated[TenantContext, Depends(require_person("people"))]
 MAY_READ = [Depends(require_role(*READERS))]
 MAY_WRITE = [Depends(require_role("operator"))]
 OWNERS = [Depends(require_role("owner"))]
-RevokeKeys = Annotated[bool, Query(description="Whether to revoke the keys that they created")]
+RevokeKeys = Annotated[
+    bool,
+    Query(description="Whether to revoke the keys, and to disable the webhooks, that they created"),
+]
 
 
 async def own_members(session: TenantSession, state: State, tenant: PeopleTenant) -> MemberService:
@@ -151,8 +156,8 @@ async def remove_person(
     revoke_keys: RevokeKeys = True,
 ) -> Deleted:
     """Remove a person, at once and everywhere: their sessions and requests in flight end, open
-    invitations that they made are withdrawn, and API keys that they created are revoked. The last
-    owner cannot be removed."""
+    invitations that they made are withdrawn, API keys that they created or rotated are revoked, and
+    webhook endpoints that they created are disabled. The last owner cannot be removed."""
     await members.remove(person_id)
     keys = _Keys(state, session, tenant.tenant_id, tenant.actor)
     return await keys.removed(person_id, revoke_keys)
@@ -267,14 +272,18 @@ async def change_operators_person(
     admin_keys: AdminKeys,
     session: AdminSession,
     state: State,
+    admin: CurrentAdmin,
     revoke_keys: RevokeKeys = True,
 ) -> MemberOut:
     """As PATCH /v1/people/{person_id}. Who is an owner no more loses the admin keys that they
-    created."""
+    created, and who may not create tenants' keys any more those that they created."""
     member = await members.change(person_id, body.role)
+    makers: list[str] = []
     if revoke_keys and body.role != "owner":
-        await admin_keys.revoke_made_by(f"person:{person_id}")
-    await state.auth.commit_change(session)
+        makers = await admin_keys.revoke_made_by(f"person:{person_id}")
+    if revoke_keys and body.role not in ("owner", "operator"):
+        makers.append(f"person:{person_id}")
+    await end_made_by(state, session, makers, admin.actor)
     return member
 
 
@@ -285,14 +294,16 @@ async def remove_operators_person(
     admin_keys: AdminKeys,
     session: AdminSession,
     state: State,
+    admin: CurrentAdmin,
     revoke_keys: RevokeKeys = True,
 ) -> Deleted:
     """Remove one of the operator's people: their sessions end, open invitations that they made are
-    withdrawn, and admin keys that they created are revoked. The last owner cannot be removed."""
+    withdrawn, and the admin keys and tenants' API keys that they created are revoked. The last
+    owner cannot be removed."""
     await members.remove(person_id)
-    if revoke_keys:
-        await admin_keys.revoke_made_by(f"person:{person_id}")
-    await state.auth.commit_change(session)
+    maker = f"person:{person_id}"
+    makers = [maker, *await admin_keys.revoke_made_by(maker)] if revoke_keys else []
+    await end_made_by(state, session, makers, admin.actor)
     return Deleted(id=person_id, object="person")
 
 
@@ -326,7 +337,7 @@ async def withdraw_operators_invitation(invitation_id: str, members: OfOperator)
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Those that a person created at a tenant, as its service revokes them."""
+    """Those that a person created at a tenant, as its service revokes them, and their webhooks."""
 
     state: AppState
     session: AsyncSession
@@ -334,7 +345,16 @@ class _Keys:
     actor: str
 
     async def revoke(self, person_id: str, *, within: Collection[str] = ()) -> list[str]:
-        """All but those with no scope outside of `within`."""
+        """All but those with no scope outside of `within`; webhooks, too, which need `keys`."""
+        maker = f"person:{person_id}"
+        if "keys" not in within:
+            await disable_made_by(
+                self.session,
+                self.state.audit,
+                [maker],
+                tenant_id=self.tenant_id,
+                actor=self.actor,
+            )
         keys = ApiKeyService(
             self.session,
             tenant_id=self.tenant_id,
@@ -342,7 +362,7 @@ class _Keys:
             secret=self.state.secret,
             actor=self.actor,
         )
-        return await keys.revoke_made_by(f"person:{person_id}", within=within)
+        return await keys.revoke_made_by(maker, within=within)
 
     async def changed(self, member: MemberOut, revoke: bool) -> MemberOut:
         """The person has another role: what they created with the one before ends."""

@@ -244,6 +244,7 @@ async def accept(
     row = await _open_invitation(session, secret, token)
     await repository.lock_members(session, row.tenant_id)  # two at once are one after the other
     row = await _open_invitation(session, secret, token, lock=True)
+    await repository.require_session(session, asker.id)
     person = await session.get_one(PersonRow, person_id)
     removed_at = await repository.last_removal(session, row.tenant_id, person_id)
     is_older = removed_at is not None and row.created_at <= removed_at

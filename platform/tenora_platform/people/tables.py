@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import DateTime, ForeignKey, SQLColumnExpression, Text, case, func
+from sqlalchemy import DateTime, ForeignKey, SQLColumnExpression, Text, case, func, or_
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_platform.db import Base
@@ -30,20 +30,26 @@ class PersonRow(Base):
 
     @property
     def shown_name(self) -> str:
-        """The email, marked where the provider has not verified it, else the name, else the id."""
+        """The email, marked where the provider has not verified it, else the name, marked where it
+        could be read as an address, else the id."""
         if self.email:
             return self.email if self.email_verified else self.email + UNVERIFIED
+        if self.name and any(sign in self.name for sign in _AT_SIGNS):
+            return self.name + UNVERIFIED
         return self.name or self.id
 
 
 UNVERIFIED = " (unverified)"
 """Behind an email that anybody may claim."""
+_AT_SIGNS = "@\ufe6b\uff20"  # the small and the full-width one
 
 
 def shown_name() -> SQLColumnExpression[str | None]:
     """The same in a query, but null instead of the id."""
     email = case((PersonRow.email_verified, PersonRow.email), else_=PersonRow.email + UNVERIFIED)
-    return func.coalesce(email, PersonRow.name)
+    is_like_email = or_(*(PersonRow.name.contains(sign) for sign in _AT_SIGNS))
+    name = case((is_like_email, PersonRow.name + UNVERIFIED), else_=PersonRow.name)
+    return func.coalesce(func.nullif(email, ""), name)
 
 
 class MembershipRow(Base):

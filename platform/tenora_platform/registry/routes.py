@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from tenora_platform.auth import TenantContext
 from tenora_platform.bodies import body_of
-from tenora_platform.edge import EdgeRoute
+from tenora_platform.edge import EdgeRoute, ask_again
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import new_id
 from tenora_platform.intake.check import CONFIG_BYTES_MAX
@@ -161,8 +162,7 @@ async def create_adapter(
             "chat_template": template,
             "draft_layer": layer,
         }
-        content_type = request.headers.get("content-type", "")
-        seen = await read_multipart(content_type, request.stream(), sinks)
+        seen = await _read_form(request, sinks)
         _require_parts(seen)
         if "upload_id" in seen:
             received = replace(await uploads.completed(_text(upload_id)), version_id=version_id)
@@ -195,7 +195,7 @@ async def preflight_adapter(
         "draft_layer_header": MemorySink("draft_layer_header", 8 + DRAFT_HEADER_BYTES_MAX),
         "draft_layer_bytes": MemorySink("draft_layer_bytes", NAME_BYTES_MAX),
     }
-    seen = await read_multipart(request.headers.get("content-type", ""), request.stream(), sinks)
+    seen = await _read_form(request, sinks)
     of_layer = {"draft_layer_header", "draft_layer_bytes"}
     wanted = set(sinks) if seen & of_layer else set(sinks) - of_layer
     for part in sinks:
@@ -208,6 +208,14 @@ async def preflight_adapter(
     config, header = bytes(sinks["adapter_config"].data), bytes(sinks["header"].data)
     size = _size(sinks["weights_bytes"])
     return await preflight(state, tenant, _text(sinks["name"]), config, header, size, layer)
+
+
+async def _read_form(request: Request, sinks: Mapping[str, Sink]) -> set[str]:
+    """The parts that came. Who sends it is asked again afterwards: it may last for hours."""
+    content_type = request.headers.get("content-type", "")
+    seen = await read_multipart(content_type, request.stream(), sinks)
+    await ask_again(request)
+    return seen
 
 
 def _size(sink: MemorySink) -> int:
@@ -336,11 +344,7 @@ async def add_upload_part(
     sha256 = MemorySink("sha256", NAME_BYTES_MAX)
     part_id = new_id("part")
     async with uploads.part(upload_id, part_id, room) as data:
-        seen = await read_multipart(
-            request.headers.get("content-type", ""),
-            request.stream(),
-            {"data": data, "sha256": sha256},
-        )
+        seen = await _read_form(request, {"data": data, "sha256": sha256})
         if "data" not in seen:
             raise _missing("data")
         return await uploads.add_part(upload_id, part_id, data, _text(sha256) or None)

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.contexts import Caps, ParentKey
 from tenora_platform.errors import BadRequestError, UnauthorizedError
-from tenora_platform.kept_keys import has_passed
+from tenora_platform.kept_keys import has_passed, known_to
 from tenora_platform.tenants.tables import ApiKeyRow
 
 LINEAGE_MAX = 4
@@ -63,13 +63,10 @@ async def children_of(session: AsyncSession, tenant_id: str, key_id: str) -> lis
 
 
 async def made_by(session: AsyncSession, tenant_id: str, maker: str) -> list[ApiKeyRow]:
-    """Those that have not been revoked and that this actor created."""
-    query = select(ApiKeyRow).where(
-        ApiKeyRow.tenant_id == tenant_id,
-        ApiKeyRow.created_by == maker,
-        ApiKeyRow.revoked_at.is_(None),
-    )
-    return list(await session.scalars(query.order_by(ApiKeyRow.id)))
+    """Those that have not been revoked and that this actor created, or has a secret of; locked."""
+    query = select(ApiKeyRow).where(ApiKeyRow.tenant_id == tenant_id, known_to(ApiKeyRow, [maker]))
+    query = query.order_by(ApiKeyRow.id).with_for_update()
+    return list(await session.scalars(query.execution_options(populate_existing=True)))
 
 
 def _has_ended(row: ApiKeyRow) -> bool:

@@ -9,12 +9,20 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.asking import take
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import SCOPES
-from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
+from tenora_platform.errors import BadRequestError, ConflictError, ForbiddenError, NotFoundError
 from tenora_platform.events import repository as events
 from tenora_platform.ids import new_id
-from tenora_platform.kept_keys import new_secret, require_future, rotate, told
+from tenora_platform.kept_keys import (
+    end_previous,
+    new_secret,
+    only_previous_is_known_to,
+    require_future,
+    rotate,
+    told,
+)
 from tenora_platform.secret import ServerSecret
 from tenora_platform.tenants import repository
 from tenora_platform.tenants.key_families import children_of, lineage_from, made_by
@@ -105,6 +113,7 @@ class ApiKeyService:
         ConflictError for a revoked key; BadRequestError for a null that may not be, for an expiry
         in the past, for anything given that is beyond the asking key, and for giving anything to a
         key that is."""
+        await take(self._session, self._tenant_id)
         row = await self._row(key_id, lock=True)
         if row.revoked_at is not None:
             raise ConflictError("This key has been revoked; create a new one.", code="key_ended")
@@ -133,14 +142,21 @@ class ApiKeyService:
 
     async def rotate(self, key_id: str, overlap_s: int) -> tuple[NewApiKey, list[str]]:
         """The key with a new secret, and the prefixes of the secrets that ended now. Raises
-        NotFoundError; ConflictError where there is nothing to rotate; BadRequestError for a key
-        that allows more than the asking one, which would have its secret."""
+        NotFoundError; ConflictError where there is nothing to rotate; ForbiddenError for a key that
+        does not come from the asking one: it would have its secret, and keep it when it ends."""
+        await take(self._session, self._tenant_id)
         row = await self._row(key_id, lock=True)
+        if self._asker_id not in (None, row.id, *row.lineage):
+            raise ForbiddenError(
+                "A key can rotate itself and the keys that come from it. Rotate this one with "
+                "itself, as an owner of the tenant, or as the operator.",
+                code="not_own_key",
+            )
         require_within(_terms(row), await self._own_terms())
         before = told(row)
         new, kept = new_secret("tn", self._secret)
         so_far = {row.prefix, row.previous_prefix} - {None}
-        rotate(row, kept, timedelta(seconds=overlap_s))
+        rotate(row, kept, timedelta(seconds=overlap_s), self._actor)
         await self._note("api_key.rotate", row, before)
         ended = sorted(str(prefix) for prefix in so_far - {row.previous_prefix})
         return _shown_once(row, new.text), ended
@@ -148,6 +164,7 @@ class ApiKeyService:
     async def revoke(self, key_id: str) -> list[str]:
         """Ends the key and all that come from it: their ids. Once more is no error. Raises
         NotFoundError."""
+        await take(self._session, self._tenant_id)
         row = await self._row(key_id, lock=True)
         children = await children_of(self._session, self._tenant_id, key_id)
         if row.revoked_at is None:
@@ -157,11 +174,19 @@ class ApiKeyService:
         return [row.id, *(child.id for child in children)]
 
     async def revoke_made_by(self, maker: str, *, within: Collection[str] = ()) -> list[str]:
-        """Ends the keys that this actor created and that have any scope outside of `within`: their
-        ids, with those of the keys that come from them."""
+        """Ends the keys that this actor created, or has by a rotation, and that have any scope
+        outside of `within`: their ids, with those of the keys that come from them. Where somebody
+        else has rotated such a key since, the secret before that one is what ends."""
+        await take(self._session, self._tenant_id)
         ended: list[str] = []
         for row in await made_by(self._session, self._tenant_id, maker):
-            if not set(row.scopes) <= set(within):
+            if set(row.scopes) <= set(within):
+                continue
+            if only_previous_is_known_to(row, {maker}):
+                before = told(row)
+                end_previous(row)
+                await self._note("api_key.update", row, before)
+            else:
                 ended += await self.revoke(row.id)
         return ended
 

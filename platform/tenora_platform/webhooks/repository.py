@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -47,6 +47,20 @@ async def get_endpoint(
         query.with_for_update() if lock else query
     )
     return found
+
+
+async def leading_where_said(
+    session: AsyncSession, tenant_id: str | None, makers: Collection[str]
+) -> list[WebhookEndpointRow]:
+    """The enabled endpoints whose address one of these actors gave last, locked."""
+    said_by = func.coalesce(WebhookEndpointRow.url_by, WebhookEndpointRow.created_by)
+    query = select(WebhookEndpointRow).where(
+        WebhookEndpointRow.tenant_id.is_not_distinct_from(tenant_id),
+        WebhookEndpointRow.deleted_at.is_(None),
+        WebhookEndpointRow.disabled_at.is_(None),
+        said_by.in_(makers),
+    )
+    return list(await session.scalars(query.order_by(WebhookEndpointRow.id).with_for_update()))
 
 
 def endpoints_there(tenant_id: str | None) -> Select[Any]:

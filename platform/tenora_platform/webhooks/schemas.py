@@ -57,8 +57,14 @@ class EndpointChange(Body):
 
 
 class WebhookEndpoint(IdItem):
+    """`created_by`, and `url_by` for who changed its address last (null: nobody): `api_key:`,
+    `person:` or `admin_key:` and an id. An endpoint is disabled when the person whose address it
+    has is removed, or loses the role for it."""
+
     object: Literal["webhook_endpoint"] = "webhook_endpoint"
     url: str
+    url_by: str | None
+    created_by: str | None
     types: list[str] | None
     description: str
     enabled: bool

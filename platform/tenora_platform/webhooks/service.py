@@ -3,6 +3,7 @@ audited; and their dead letters. It sends nothing itself."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -73,6 +74,7 @@ class WebhookService:
             url=body.url,
             types=body.types,
             description=body.description,
+            created_by=self.actor,
             secret=self.box.closed(secret),
         )
         self.session.add(row)
@@ -91,6 +93,7 @@ class WebhookService:
                 raise BadRequestError(f"{name} cannot be null.", param=name)
         if "url" in changes:
             self._check(changes["url"])
+            row.url_by = row.url_by if changes["url"] == row.url else self.actor
         enabled = changes.pop("enabled", None)
         for name, value in changes.items():
             setattr(row, name, value)
@@ -196,6 +199,30 @@ class WebhookService:
         )
 
 
+async def disable_made_by(
+    session: AsyncSession,
+    audit: AuditLog,
+    makers: Collection[str],
+    *,
+    tenant_id: str | None,
+    actor: str,
+) -> None:
+    """Nothing more goes where these actors, who have lost the right, have said; an owner may enable
+    it again."""
+    for row in await repository.leading_where_said(session, tenant_id, makers):
+        before = _told(row)
+        row.disabled_at, row.disabled_reason = datetime.now(UTC), "its maker lost the right to it"
+        await audit.append(
+            session,
+            actor=actor,
+            action="webhook_endpoint.update",
+            target=row.id,
+            tenant_id=tenant_id,
+            before=before,
+            after=_told(row),
+        )
+
+
 def delivery_view(row: WebhookDeliveryRow, type_: str) -> WebhookDelivery:
     names = "id event_id state attempts last_at last_status last_error created_at"
     return WebhookDelivery(
@@ -211,6 +238,8 @@ def _view(row: WebhookEndpointRow) -> WebhookEndpoint:
     return WebhookEndpoint(
         id=row.id,
         url=row.url,
+        url_by=row.url_by,
+        created_by=row.created_by,
         types=row.types,
         description=row.description,
         enabled=row.disabled_at is None,

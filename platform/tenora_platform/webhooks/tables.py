@@ -21,6 +21,8 @@ class WebhookEndpointRow(Base):
     id: Mapped[str] = mapped_column(Text, primary_key=True)
     tenant_id: Mapped[str | None] = mapped_column(Text, ForeignKey("tenants.id"))
     url: Mapped[str] = mapped_column(Text)
+    url_by: Mapped[str | None] = mapped_column(Text)  # who changed it last
+    created_by: Mapped[str | None] = mapped_column(Text)  # as the audit log names who asks
     description: Mapped[str] = mapped_column(Text, server_default="")
     types: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # NULL: of any
     secret: Mapped[str] = mapped_column(Text)

@@ -110,7 +110,8 @@ export function RotateAdminKey({ adminKey, onClose }: DialogProps) {
     <OnceModal opened title={`Rotate ${adminKey.name}`} once={secretOf(made)} onClose={onClose}>
       <Stack>
         <Text size="sm">
-          The key gets a new secret and keeps its role. When should the current secret expire?
+          The key gets a new secret and keeps its role. When should the current secret expire? If
+          immediately, the admin keys and tenants' API keys that the key created end with it.
         </Text>
         <SegmentedControl
           aria-label="When should the current secret expire?"
@@ -144,8 +145,9 @@ export function RevokeAdminKey({ adminKey, onClose }: DialogProps) {
       onConfirm={() => revoke.mutate()}
       onClose={onClose}
     >
-      The key stops working immediately, and so do all admin keys that it created. Their sessions
-      end, and open invitations that they created are withdrawn. This cannot be undone.
+      The key stops working immediately, and so do all admin keys and tenants' API keys that it
+      created. Their sessions end, open invitations that they created are withdrawn, and their
+      webhooks are disabled. This cannot be undone.
     </ConfirmModal>
   );
 }
