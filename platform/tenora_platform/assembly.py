@@ -191,6 +191,7 @@ def build_state(
         apart=apart,
         templates=ChatTemplates(db, apart),
         scorer=Scorer(apart),
+        creating=Turns(1, own_threads=False),
         upload_waits=Bell(redis, "tenora:uploads"),
     )
 

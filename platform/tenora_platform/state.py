@@ -114,6 +114,7 @@ class AppState:
     apart: Apart
     templates: ChatTemplates
     scorer: Scorer
+    creating: Turns  # of evaluations, whose items are many rows
     upload_pace: Pace
     upload_waits: Bell  # wakes the intake: a version may be checked now
     sick_versions: set[str] = field(default_factory=set)  # see `probing.sick`
