@@ -43,15 +43,15 @@ def _strict(value: Any) -> Any:
         return value
     made = {name: _strict(each) for name, each in value.items()}
     if made.get("type") == "decimal":
-        return core_schema.no_info_before_validator_function(_without_underscores, made)
+        return core_schema.no_info_before_validator_function(plainly_written, made)
     if made.get("type") in ("list", "set", "tuple"):
         made["fail_fast"] = True
     return made | {"strict": True} if made.get("type") in ("int", "float", "bool") else made
 
 
-def _without_underscores(value: Any) -> Any:
-    """Python's own decimals may have them."""
-    if isinstance(value, str) and "_" in value:
+def plainly_written(value: Any) -> Any:
+    """What a decimal is made of: Python's own may have underscores, and digits of any script."""
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
         raise PydanticKnownError("decimal_parsing")
     return value
 
