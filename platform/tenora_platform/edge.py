@@ -15,7 +15,9 @@ from fastapi.routing import APIRoute
 from starlette.types import Scope
 
 from tenora_platform.bodies import body_of
+from tenora_platform.contexts import TenantContext
 from tenora_platform.json_bodies import JsonRequest, read_as_json
+from tenora_platform.request_places import Place, RequestPlaces
 
 BODY_BYTES_MAX = 1024**2
 """Of routes that say nothing else."""
@@ -45,7 +47,8 @@ class BeforeBody(Generic[T]):
 class EdgeRoute(APIRoute):
     """The class of all our routes, `APIRouter(route_class=EdgeRoute)`. FastAPI reads a body before
     it asks for anything; this asks what is `BeforeBody` first, in the order of the signature, then
-    opens the body, whose JSON `json_bodies` reads. A route of another class cannot read one."""
+    opens the body, whose JSON `json_bodies` reads. A route of another class cannot read one. What
+    is no inference waits for one of its tenant's places; while its body comes, it has none."""
 
     serves_inference: bool
 
@@ -65,13 +68,30 @@ class EdgeRoute(APIRoute):
             if takes_json and not body.ended:
                 read_as_json(request.scope)
             read = JsonRequest(request.scope, request.receive)
+            place = None if self.serves_inference else _place(request)
+            read.place = place
             try:
+                if place is not None and (body.ended or not takes_json):
+                    await place.enter()
                 return await read_and_answer(read)
             except Exception:
                 request.scope["state"]["asked"] = read.asked
                 raise
+            finally:
+                if place is not None:
+                    place.leave()
 
         return handle
+
+
+def _place(request: Request) -> Place | None:
+    """The tenant's; the operator waits for nobody."""
+    known = request.scope["state"].get("before_body", {}).values()
+    tenant = next((each for each in known if isinstance(each, TenantContext)), None)
+    if tenant is None:
+        return None
+    places: RequestPlaces = request.app.state.tenora.places
+    return places.place(tenant.tenant_id)
 
 
 def is_inference(scope: Scope) -> bool:

@@ -4,6 +4,7 @@ count of their values and of their keys allows. Knows JSON, not what it means.""
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import Request
@@ -13,6 +14,7 @@ from starlette.types import Scope
 from tenora_engine.printable import brief
 from tenora_platform.bodies import body_of, header_of
 from tenora_platform.errors import ApiError, BadRequestError, MediaTypeError, WhileReading
+from tenora_platform.request_places import Place
 from tenora_platform.texts import has_odd_number, keys_in, odd_in, odd_numbers_in
 
 DEPTH_MAX = 200  # the parser's own
@@ -44,7 +46,20 @@ def read_as_json(scope: Scope) -> None:
 
 
 class JsonRequest(Request):
-    """A request whose `json` is `read_json`'s."""
+    """A request whose `json` is `read_json`'s. Its `place` is left while its body comes."""
+
+    place: Place | None = None
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        if self.place is not None:
+            self.place.leave()
+        async for piece in super().stream():
+            yield piece
+        if self.place is not None:
+            try:
+                await self.place.enter()
+            except ApiError as error:
+                raise WhileReading(error) from error
 
     @property
     def asked(self) -> Any:
