@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Form
 from fastapi.routing import APIRoute
+from starlette.responses import StreamingResponse
 from starlette.types import Scope
 
 from tenora_platform.bodies import body_of
@@ -73,7 +74,10 @@ class EdgeRoute(APIRoute):
             try:
                 if place is not None and (body.ended or not takes_json):
                     await place.enter()
-                return await read_and_answer(read)
+                answer = await read_and_answer(read)
+                if place is not None and isinstance(answer, StreamingResponse):
+                    _make_in_places(answer, place)
+                return answer
             except Exception:
                 request.scope["state"]["asked"] = read.asked
                 raise
@@ -92,6 +96,13 @@ def _place(request: Request) -> Place | None:
         return None
     places: RequestPlaces = request.app.state.tenora.places
     return places.place(tenant.tenant_id)
+
+
+def _make_in_places(answer: StreamingResponse, place: Place) -> None:
+    """An export is as much work as the page it begins with, again and again. What only waits for
+    news takes no place."""
+    if answer.media_type != "text/event-stream":
+        answer.body_iterator = place.pieces(answer.body_iterator)
 
 
 def is_inference(scope: Scope) -> bool:

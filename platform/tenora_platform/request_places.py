@@ -5,9 +5,13 @@ route."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tenora_platform.errors import RateLimitedError
+
+Piece = TypeVar("Piece")
 
 PLACES = 4
 """Requests of one tenant in work at once. Of the sixteen connections that an API process has for
@@ -49,11 +53,12 @@ class Place:
         self._tenant_id = tenant_id
         self._held: _Line | None = None
 
-    async def enter(self) -> None:
-        """Wait for the place. Raises RateLimitedError where too many wait already."""
+    async def enter(self, *, begun: bool = False) -> None:
+        """Wait for the place. Raises RateLimitedError where too many wait already, unless the
+        answer has begun."""
         assert self._held is None
         line = self._lines.setdefault(self._tenant_id, _Line())
-        if line.there >= PLACES + WAITING_MAX:
+        if line.there >= PLACES + WAITING_MAX and not begun:
             raise RateLimitedError(
                 f"{PLACES} requests of this tenant are being served here and {WAITING_MAX} wait, "
                 "which is the maximum. Wait for some of them, then send this one again.",
@@ -74,6 +79,19 @@ class Place:
         if line is not None:
             line.places.release()
             self._gone(line)
+
+    async def pieces(self, of: AsyncIterable[Piece]) -> AsyncIterator[Piece]:
+        """Each made in the place, which is free while the client takes it."""
+        making = aiter(of)
+        while True:
+            await self.enter(begun=True)
+            try:
+                piece = await anext(making)
+            except StopAsyncIteration:
+                return
+            finally:
+                self.leave()
+            yield piece
 
     def _gone(self, line: _Line) -> None:
         line.there -= 1

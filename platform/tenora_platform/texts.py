@@ -63,8 +63,8 @@ def has_odd_number(value: Any) -> bool:
             if min(numbers) not in _INTEGERS or max(numbers) not in _INTEGERS:
                 return True
         if float in kinds:
-            numbers = [member for member in members if type(member) is float]
-            if not all(map(math.isfinite, numbers)):
+            floats = [member for member in members if type(member) is float]
+            if not all(map(math.isfinite, floats)):
                 return True
     return False
 

@@ -148,6 +148,50 @@ async def test_a_body_that_comes_takes_no_place(api: Api, tenant: TestTenant) ->
     assert len(api.state.places) == 0
 
 
+async def test_an_export_goes_on_in_a_place(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And holds none while its client reads."""
+    monkeypatch.setattr("tenora_platform.audit.routes._EXPORTED_AT_ONCE", 1)
+    for _ in range(3):
+        made = await api.call(tenant.key, "POST", "/v1/api_keys", json={"name": "x"})
+        assert made.status_code == 201, made.text
+    entered = Counter[bool]()
+    enter = Place.enter
+
+    async def counted(place: Place, *, begun: bool = False) -> None:
+        entered[begun] += 1
+        await enter(place, begun=begun)
+
+    monkeypatch.setattr(Place, "enter", counted)
+    answer = await api.call(tenant.key, "GET", "/v1/audit_logs/export")
+    assert answer.status_code == 200
+    lines = answer.text.splitlines()
+    assert len(lines) >= 3
+    assert entered == {False: 1, True: len(lines) + 1}
+    assert len(api.state.places) == 0
+
+
+async def test_a_repeated_request_needs_one_as_well(
+    api: Api, tenant: TestTenant, held: list[Place]
+) -> None:
+    """To look for its first answer is work too; and it never waits for one that it holds."""
+    headers = {"idempotency-key": "one"}
+    calls = [
+        asyncio.create_task(
+            api.call(tenant.key, "POST", "/v1/uploads", json={"bytes": 10}, headers=headers)
+        )
+        for _ in range(2 * PLACES)
+    ]
+    await settled()
+    assert not any(each.done() for each in calls)
+    for place in held:
+        place.leave()
+    statuses = Counter(each.status_code for each in await asyncio.gather(*calls))
+    assert set(statuses) <= {200, 409}, statuses
+    assert statuses[200] >= 1
+
+
 def managed(api: Api) -> list[tuple[str, str]]:
     """All that a tenant's key may ask and that is no inference."""
     found = []
