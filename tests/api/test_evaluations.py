@@ -8,6 +8,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -227,7 +228,12 @@ async def test_a_tenant_has_one_turn_at_a_time(api: Api, tenant: TestTenant) -> 
     api.engine.gate = None
 
 
-async def test_a_worker_serves_several_tenants_at_once(api: Api, tenant: TestTenant) -> None:
+@pytest.mark.parametrize(("connections", "expected"), [(24, 3), (16, 2), (4, 1)])
+async def test_a_worker_serves_several_tenants_at_once(
+    api: Api, connections: int, expected: int
+) -> None:
+    """As many as its connections allow: each turn holds one while it waits for others."""
+    settings = api.state.settings.model_copy(update={"database_connections": connections})
     at_once, most = 0, 0
 
     class Counting(EvaluationWorker):
@@ -238,14 +244,14 @@ async def test_a_worker_serves_several_tenants_at_once(api: Api, tenant: TestTen
             await asyncio.Event().wait()
             return True
 
-    running = asyncio.create_task(RUN(Counting(api.state)))
+    running = asyncio.create_task(RUN(Counting(replace(api.state, settings=settings))))
     async with asyncio.timeout(10):
-        while most < worker.TENANTS_AT_ONCE:  # noqa: ASYNC110
+        while most < expected:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
-    assert most == worker.TENANTS_AT_ONCE > 1
+    assert most == expected
 
 
 async def test_a_turn_ends_by_time_as_well(

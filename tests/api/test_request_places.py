@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from fastapi.routing import iter_route_contexts
@@ -139,7 +140,7 @@ async def test_a_body_that_comes_takes_no_place(api: Api, tenant: TestTenant) ->
         ],
         "http_version": "1.1",
     }
-    call = asyncio.create_task(api.app(scope, receive, send))  # type: ignore[arg-type]
+    call = asyncio.create_task(api.app(scope, receive, send))
     await asked.wait()
     assert api.state.places.there(tenant.id) == 0
     rest.set()
@@ -213,8 +214,8 @@ async def test_every_route_of_management_needs_one(
     codes: Counter[str] = Counter()
     for method, path in managed(api):
         asked = path.replace("{", "").replace("}", "")
-        body = {"json": {}} if method in ("POST", "PUT", "PATCH") else {}
-        answer = await api.call(tenant.key, method, asked, **body)  # type: ignore[arg-type]
+        body: dict[str, Any] = {"json": {}} if method in ("POST", "PUT", "PATCH") else {}
+        answer = await api.call(tenant.key, method, asked, **body)
         code = answer.json()["error"]["code"]
         codes[code] += 1
         if answer.status_code != 429:

@@ -46,6 +46,7 @@ SWEEP_EVERY_S = 3600.0
 RETRY_S = 5.0
 AT_ONCE = 4  # requests of one evaluation
 TENANTS_AT_ONCE = 3  # in one process: a tenant's slow requests hold up nobody else's
+TURN_CONNECTIONS = 8  # of all that a process has: a turn holds one, and needs another to go on
 TURN = 32  # requests of an evaluation before the next one's
 TURN_S = 10.0  # after which none is begun before the next one's
 LOOKED_AT = 32  # evaluations whose tenants may have a turn already
@@ -65,10 +66,9 @@ class EvaluationWorker:
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
-        await asyncio.gather(
-            self._go_on(sweeps=True),
-            *(self._go_on(sweeps=False) for _ in range(1, TENANTS_AT_ONCE)),
-        )
+        at_once = self._state.settings.database_connections // TURN_CONNECTIONS
+        others = range(1, min(TENANTS_AT_ONCE, at_once))
+        await asyncio.gather(self._go_on(sweeps=True), *(self._go_on(sweeps=False) for _ in others))
 
     async def _go_on(self, *, sweeps: bool) -> None:
         sweep_s = 0.0
