@@ -32,7 +32,7 @@ Named = Annotated[
     ),
 ]
 Cost = Annotated[
-    Decimal, BeforeValidator(plainly_written), Query(ge=0, max_digits=38, decimal_places=12)
+    Decimal, Query(ge=0, max_digits=38, decimal_places=12), BeforeValidator(plainly_written)
 ]
 
 
