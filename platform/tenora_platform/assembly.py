@@ -51,6 +51,7 @@ from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.store_identity import StoreIdentity
 from tenora_platform.rejections.keeper import RejectedCalls
+from tenora_platform.request_places import RequestPlaces
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.settings import Settings
@@ -191,6 +192,8 @@ def build_state(
         apart=apart,
         templates=ChatTemplates(db, apart),
         scorer=Scorer(apart),
+        places=RequestPlaces(),
+        creating=Turns(1, own_threads=False),
         upload_waits=Bell(redis, "tenora:uploads"),
     )
 

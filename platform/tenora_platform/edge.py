@@ -13,12 +13,15 @@ from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Form
 from fastapi.routing import APIRoute
+from starlette.responses import StreamingResponse
 from starlette.types import Scope
 
 from tenora_platform.asking import Asker, asking
 from tenora_platform.bodies import body_of
+from tenora_platform.contexts import TenantContext
 from tenora_platform.errors import ApiError, WhileReading
 from tenora_platform.json_bodies import JsonRequest, read_as_json
+from tenora_platform.request_places import Place, RequestPlaces
 
 BODY_BYTES_MAX = 1024**2
 """Of routes that say nothing else."""
@@ -115,7 +118,8 @@ class _Read(JsonRequest):
 class EdgeRoute(APIRoute):
     """The class of all our routes, `APIRouter(route_class=EdgeRoute)`. FastAPI reads a body before
     it asks for anything; this asks what is `BeforeBody` first, in the order of the signature, then
-    opens the body, whose JSON `json_bodies` reads. A route of another class cannot read one."""
+    opens the body, whose JSON `json_bodies` reads. A route of another class cannot read one. What
+    is no inference waits for one of its tenant's places; while its body comes, it has none."""
 
     serves_inference: bool
 
@@ -135,14 +139,41 @@ class EdgeRoute(APIRoute):
             if takes_json and not body.ended:
                 read_as_json(request.scope)
             read = _Read(request.scope, request.receive)
+            place = None if self.serves_inference else _place(request)
+            read.place = place
             try:
+                if place is not None and (body.ended or not takes_json):
+                    await place.enter()
                 with asking(_asker(request)):
-                    return await read_and_answer(read)
+                    answer = await read_and_answer(read)
+                if place is not None and isinstance(answer, StreamingResponse):
+                    _make_in_places(answer, place)
+                return answer
             except Exception:
                 request.scope["state"]["asked"] = read.asked
                 raise
+            finally:
+                if place is not None:
+                    place.leave()
 
         return handle
+
+
+def _place(request: Request) -> Place | None:
+    """The tenant's; the operator waits for nobody."""
+    known = request.scope["state"].get("before_body", {}).values()
+    tenant = next((each for each in known if isinstance(each, TenantContext)), None)
+    if tenant is None:
+        return None
+    places: RequestPlaces = request.app.state.tenora.places
+    return places.place(tenant.tenant_id)
+
+
+def _make_in_places(answer: StreamingResponse, place: Place) -> None:
+    """An export is as much work as the page it begins with, again and again. What only waits for
+    news takes no place."""
+    if answer.media_type != "text/event-stream":
+        answer.body_iterator = place.pieces(answer.body_iterator)
 
 
 def is_inference(scope: Scope) -> bool:

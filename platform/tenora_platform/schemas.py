@@ -8,15 +8,34 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints
-from pydantic_core import PydanticKnownError, core_schema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
 from tenora_platform.plain_text import ONE_LINE
 from tenora_platform.times import DAY_S
 
+FIELDS_MAX = 256
+"""Of one object of a body, known ones and others. An object is made of each that is unknown."""
+
+
+def too_many(count: int, most: int) -> PydanticCustomError:
+    return PydanticCustomError(
+        "too_long",
+        "has {count} entries; at most {most} are allowed",
+        {"count": count, "most": most},
+    )
+
 
 def _strict(value: Any) -> Any:
-    """A schema with strict numbers and truth values. Strict models would take no text for a time
+    """A schema with strict numbers and truth values, and lists that are given up at the first item
+    that is wrong: a client is told of one anyway. Strict models would take no text for a time
     either, because bodies are no JSON any more when they are validated."""
     if isinstance(value, list | tuple):
         return type(value)(map(_strict, value))
@@ -24,13 +43,15 @@ def _strict(value: Any) -> Any:
         return value
     made = {name: _strict(each) for name, each in value.items()}
     if made.get("type") == "decimal":
-        return core_schema.no_info_before_validator_function(_without_underscores, made)
+        return core_schema.no_info_before_validator_function(plainly_written, made)
+    if made.get("type") in ("list", "set", "tuple"):
+        made["fail_fast"] = True
     return made | {"strict": True} if made.get("type") in ("int", "float", "bool") else made
 
 
-def _without_underscores(value: Any) -> Any:
-    """Python's own decimals may have them."""
-    if isinstance(value, str) and "_" in value:
+def plainly_written(value: Any) -> Any:
+    """What a decimal is made of: Python's own may have underscores, and digits of any script."""
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
         raise PydanticKnownError("decimal_parsing")
     return value
 
@@ -40,6 +61,13 @@ class Body(BaseModel):
     or a truth value belongs, the body holds one: `true` is no 1, and "yes" and "10" are texts."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > FIELDS_MAX:
+            raise too_many(len(data), FIELDS_MAX)
+        return data
 
     @classmethod
     def __get_pydantic_core_schema__(

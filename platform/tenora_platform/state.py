@@ -44,6 +44,7 @@ from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.store_identity import StoreIdentity
 from tenora_platform.rejections.keeper import RejectedCalls
+from tenora_platform.request_places import RequestPlaces
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.secret import ServerSecret
@@ -114,6 +115,8 @@ class AppState:
     apart: Apart
     templates: ChatTemplates
     scorer: Scorer
+    places: RequestPlaces
+    creating: Turns  # of evaluations, whose items are many rows
     upload_pace: Pace
     upload_waits: Bell  # wakes the intake: a version may be checked now
     sick_versions: set[str] = field(default_factory=set)  # see `probing.sick`

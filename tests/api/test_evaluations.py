@@ -8,6 +8,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,6 +27,8 @@ from tenora_platform.evaluations.worker import EvaluationWorker
 from tenora_platform.locks import try_lock
 from tenora_platform.registry.worker import IntakeWorker
 
+RUN = EvaluationWorker.run
+
 
 @pytest.fixture(scope="module", autouse=True)
 def only_when_told() -> Iterator[None]:
@@ -41,17 +44,23 @@ def only_when_told() -> Iterator[None]:
 
 @pytest.fixture
 async def tenant(api: Api) -> AsyncIterator[TestTenant]:
-    made = await api.new_tenant("evaluating", plan="premium")
-    files = adapter_form(api.engine.model, "helper")
-    assert (await api.call(made.key, "POST", "/v1/adapters", files=files)).status_code == 202
-    while (await api.call(made.key, "GET", "/v1/adapters/helper")).json()["state"] != "active":
-        await IntakeWorker(api.state).run_once()
-    api.engine.requests.clear()
+    made = await evaluating(api, "evaluating")
     api.engine.answer = parrot
     yield made
     api.engine.answer = default_answer
     async with api.state.db.admin_session() as session:
         await session.execute(text("update evaluations set state = 'cancelled'"))
+
+
+async def evaluating(api: Api, name: str) -> TestTenant:
+    """A tenant with an adapter."""
+    made = await api.new_tenant(name, plan="premium")
+    files = adapter_form(api.engine.model, "helper")
+    assert (await api.call(made.key, "POST", "/v1/adapters", files=files)).status_code == 202
+    while (await api.call(made.key, "GET", "/v1/adapters/helper")).json()["state"] != "active":
+        await IntakeWorker(api.state).run_once()
+    api.engine.requests.clear()
+    return made
 
 
 def parrot(request: GenerationRequest, index: int) -> str:
@@ -179,6 +188,107 @@ async def test_a_turn_is_not_for_ever(
     assert (await get(api, tenant, long))["state"] == "running"
     await turns(api)
     assert (await get(api, tenant, long))["state"] == "completed"
+
+
+async def test_tenants_take_turns_whatever_they_ask(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with eight had eight turns of nine."""
+    monkeypatch.setattr(worker, "TURN", 2)
+    many = [await create(api, tenant) for _ in range(8)]
+    other = await evaluating(api, "other")
+    one = await create(api, other)
+    for turn in range(6):
+        await EvaluationWorker(api.state).run_once()
+        assert Counter(each.context["tenant_id"] for each in asked(api)) in (
+            {tenant.id: 2 * (turn // 2 + 1), other.id: 2 * ((turn + 1) // 2)},
+            {tenant.id: 2},
+        )
+    assert (await get(api, other, one))["state"] == "running"
+    states = [(await get(api, tenant, each))["state"] for each in many]
+    assert Counter(states) == {"running": 3, "queued": 5}, "and its own have theirs"
+
+
+async def test_a_tenant_has_one_turn_at_a_time(api: Api, tenant: TestTenant) -> None:
+    """So that its slow requests take no other's place."""
+    for _ in range(2):
+        await create(api, tenant)
+    other = await evaluating(api, "other")
+    await create(api, other)
+    api.engine.gate = asyncio.Event()
+    running = [asyncio.create_task(EvaluationWorker(api.state).run_once()) for _ in range(2)]
+    async with asyncio.timeout(10):
+        while len(asked(api)) < 2 * worker.AT_ONCE:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not await EvaluationWorker(api.state).run_once(), "both tenants have theirs"
+    payers = Counter(each.context["tenant_id"] for each in asked(api))
+    assert payers == {tenant.id: worker.AT_ONCE, other.id: worker.AT_ONCE}
+    api.engine.gate.set()
+    assert await asyncio.gather(*running) == [True, True]
+    api.engine.gate = None
+
+
+@pytest.mark.parametrize(("connections", "expected"), [(24, 3), (16, 2), (4, 1)])
+async def test_a_worker_serves_several_tenants_at_once(
+    api: Api, connections: int, expected: int
+) -> None:
+    """As many as its connections allow: each turn holds one while it waits for others."""
+    settings = api.state.settings.model_copy(update={"database_connections": connections})
+    at_once, most = 0, 0
+
+    class Counting(EvaluationWorker):
+        async def run_once(self) -> bool:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.Event().wait()
+            return True
+
+    running = asyncio.create_task(RUN(Counting(replace(api.state, settings=settings))))
+    async with asyncio.timeout(10):
+        while most < expected:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert most == expected
+
+
+async def test_a_turn_ends_by_time_as_well(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "TURN_S", 0.0)
+    await create(api, tenant)
+    await EvaluationWorker(api.state).run_once()
+    assert len(asked(api)) == worker.AT_ONCE
+
+
+async def test_a_cancelled_one_asks_no_more_in_its_turn(api: Api, tenant: TestTenant) -> None:
+    made = await create(api, tenant)
+    api.engine.gate = asyncio.Event()
+    turn = asyncio.create_task(EvaluationWorker(api.state).run_once())
+    async with asyncio.timeout(10):
+        while len(asked(api)) < worker.AT_ONCE:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    path = f"/v1/evaluations/{made['id']}/cancel"
+    assert (await api.call(tenant.key, "POST", path)).status_code == 200
+    api.engine.gate.set()
+    await turn
+    api.engine.gate = None
+    assert len(asked(api)) == worker.AT_ONCE
+
+
+async def test_a_tenants_evaluations_are_created_one_at_a_time(
+    api: Api, tenant: TestTenant
+) -> None:
+    body = {"adapter": "helper", "versions": [1], "scoring": "exact"}
+    body |= {"items": [{"prompt": "x", "expected": "y"}]}
+    other = await evaluating(api, "other")
+    async with api.state.creating.turn(tenant.id):
+        call = asyncio.create_task(api.call(tenant.key, "POST", "/v1/evaluations", json=body))
+        assert await create(api, other), "another's are created meanwhile"
+        assert not call.done()
+    assert (await call).status_code == 202
 
 
 async def test_what_a_crash_cut_off_is_the_platforms(api: Api, tenant: TestTenant) -> None:

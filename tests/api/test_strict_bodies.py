@@ -35,8 +35,23 @@ async def test_no_other_value_is_taken_for_one(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_a_decimal_is_written_without_underscores(api: Api) -> None:
-    prices = {"uncached_prefill": "1", "cached_prefill": "1", "output": "1_0"}
+@pytest.mark.parametrize("number", ["1_0", "\uff11\uff12", "\u0661"])
+async def test_costs_in_a_query_are_written_plainly(
+    api: Api, tenant: TestTenant, number: str
+) -> None:
+    for name in ("min_cost", "max_cost"):
+        answer = await api.call(tenant.key, "GET", "/v1/requests", params={name: number})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+
+@pytest.mark.parametrize("number", ["1_0", "\uff11\uff12", "\u0661"])
+async def test_a_decimal_is_written_plainly(api: Api, tenant: TestTenant, number: str) -> None:
+    budget = await api.call(tenant.key, "PUT", "/v1/budget", json={"amount": number})
+    assert (budget.status_code, budget.json()["error"]["param"]) == (400, "amount")
+    key = {"name": "x", "limits": {"budget": number}}
+    path = f"/admin/v1/tenants/{tenant.id}/api_keys"
+    assert (await api.admin("POST", path, json=key)).status_code == 400
+    prices = {"uncached_prefill": "1", "cached_prefill": "1", "output": number}
     body = {"currency": "EUR", "per_million": prices}
     answer = await api.admin("POST", "/admin/v1/prices", json=body)
     assert answer.status_code == 400

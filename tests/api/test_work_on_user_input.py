@@ -4,7 +4,11 @@ what is made of it is short, can be printed and can be stored."""
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import json
+import os
+import resource
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,11 +24,13 @@ from tenora_engine.errors import InvalidRequestError
 from tenora_engine.printable import BRIEF_MAX, MESSAGE_MAX, brief
 from tenora_engine.text.chat_template import ChatTemplate
 from tenora_platform.apart.client import Apart
-from tenora_platform.errors import BadRequestError
+from tenora_platform.errors import BadRequestError, UnavailableError
 from tenora_platform.evaluations.scorer import Scorer
 from tenora_platform.evaluations.scoring import SchemaError
 from tenora_platform.intake.report import Problem
 from tenora_platform.mending import REPLACEMENT, mended
+from tenora_platform.templates.process import Question
+from tenora_platform.templates.renderer import Renderer
 
 BOMB = r"(\w{1,200}){1,20}"
 """One of these takes the library's compiler 30 ms."""
@@ -93,6 +99,49 @@ async def test_which_schema_is_none(scorer: Scorer) -> None:
     place, why = found
     assert place == 1
     assert 0 < len(why) <= BRIEF_MAX
+
+
+GREETING = Question("hello", {}, [], {}, is_open=False, characters_most=10)
+
+
+@pytest.fixture
+def large_descriptors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pipes have numbers as in a process with thousands of connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    pipe = os.pipe
+
+    def large_pipe() -> tuple[int, int]:
+        made = pipe()
+        moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 1500) for each in made]
+        for each in made:
+            os.close(each)
+        return moved[0], moved[1]
+
+    monkeypatch.setattr("os.pipe", large_pipe)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("large_descriptors")
+async def test_thousands_of_connections_leave_it_working(scorer: Scorer) -> None:
+    assert await scorer.check("t", ['{"type": "object"}']) is None
+    assert Renderer(scorer._apart).render(GREETING) == "hello"
+
+
+async def test_without_a_descriptor_it_is_unavailable(
+    scorer: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while, and so it is no 500, nor the client's fault."""
+
+    def no_pipe() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("os.pipe", no_pipe)
+    with pytest.raises(UnavailableError):
+        await scorer.check("t", ['{"type": "object"}'])
+    with pytest.raises(UnavailableError):
+        Renderer(scorer._apart).render(GREETING)
 
 
 @given(st.text() | st.text(alphabet="\0\x1b\u202e\n\ud800a"))

@@ -36,6 +36,12 @@ class Apart:
     def ask(self, task: Task, question: bytes) -> bytes:
         """The answer; b"" where it took more time or memory than it may, or crashed. Blocks. Raises
         ApartUnavailableError."""
+        try:
+            return self._ask(task, question)
+        except OSError as error:  # no descriptor, no process or no room for the question
+            raise ApartUnavailableError(f"no task can be given away: {error}") from error
+
+    def _ask(self, task: Task, question: bytes) -> bytes:
         reader, writer = os.pipe()
         with os.fdopen(reader, "rb", buffering=0) as answers:
             with os.fdopen(writer, "wb"), tempfile.TemporaryFile() as asked:
@@ -94,10 +100,12 @@ class Apart:
 def _read(fd: int, most_s: float) -> bytes:
     """All that is written until the other end closes, within the limits; else nothing."""
     until_s = time.monotonic() + most_s
+    poll = select.poll()  # `select.select` takes no descriptor of 1024 or more
+    poll.register(fd, select.POLLIN)
     data = bytearray()
     while len(data) <= ANSWER_BYTES_MAX:
         left_s = until_s - time.monotonic()
-        if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+        if left_s <= 0 or not poll.poll(1000 * left_s):
             return b""
         piece = os.read(fd, 1 << 16)
         if not piece:

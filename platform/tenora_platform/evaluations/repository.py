@@ -57,17 +57,33 @@ async def count_open(session: AsyncSession, tenant_id: str) -> int:
 
 
 async def waiting(session: AsyncSession, now: datetime, limit: int) -> list[EvaluationRow]:
-    """Those that were served longest ago first, so that all have their turns."""
+    """Of all tenants in turn, who was served longest ago first (one who never was, counts from the
+    first that waits): each one's first, then each one's second. For the operator's session."""
+    row = EvaluationRow
+    turn = func.coalesce(
+        func.max(row.served_at), func.min(row.created_at).filter(row.state.in_(OPEN))
+    )
+    turns = (
+        select(row.tenant_id, turn.label("turn"))
+        .where(row.tenant_id.in_(select(row.tenant_id).where(row.state.in_(OPEN))))
+        .group_by(row.tenant_id)
+        .subquery()
+    )
+    order = (row.served_at.asc().nulls_first(), row.id)
+    place = func.row_number().over(partition_by=row.tenant_id, order_by=order)
     query = (
-        select(EvaluationRow)
-        .where(
-            EvaluationRow.state.in_(OPEN),
-            or_(EvaluationRow.not_before.is_(None), EvaluationRow.not_before <= now),
-        )
-        .order_by(EvaluationRow.served_at.asc().nulls_first(), EvaluationRow.id)
+        select(row)
+        .join(turns, turns.c.tenant_id == row.tenant_id)
+        .where(row.state.in_(OPEN), or_(row.not_before.is_(None), row.not_before <= now))
+        .order_by(place, turns.c.turn, row.id)
         .limit(limit)
     )
     return list(await session.scalars(query))
+
+
+async def is_open(session: AsyncSession, evaluation_id: str) -> bool:
+    query = select(EvaluationRow.state).where(EvaluationRow.id == evaluation_id)
+    return await session.scalar(query) in OPEN
 
 
 async def move(

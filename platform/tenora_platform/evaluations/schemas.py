@@ -10,7 +10,9 @@ from pydantic import BaseModel, Field, StringConstraints, field_validator
 
 from tenora_engine.printable import brief
 from tenora_platform.evaluations.scoring import Scoring
+from tenora_platform.json_bodies import KEYS_MAX
 from tenora_platform.schemas import Body, IdItem, ListPage
+from tenora_platform.texts import keys_in
 
 ITEMS_MAX = 1000
 MESSAGES_MAX = 8000
@@ -59,6 +61,8 @@ class EvaluationCreate(Body):
     def _lines(cls, items: Any) -> Any:
         if not isinstance(items, str):
             return _few_messages(items)
+        if keys_in(items.encode(errors="replace"), KEYS_MAX) > KEYS_MAX:
+            raise ValueError(f"has more than {KEYS_MAX} keys in all lines")
         found = []
         for number, line in enumerate(items.splitlines(), start=1):
             if not line.strip():

@@ -47,7 +47,12 @@ class Evaluations:
         self._tenant = tenant
 
     async def create(self, body: EvaluationCreate) -> schemas.Evaluation:
-        """Raises NotFoundError, BadRequestError, ConflictError, ForbiddenError."""
+        """One of a tenant's at a time. Raises NotFoundError, BadRequestError, ConflictError,
+        ForbiddenError, RateLimitedError."""
+        async with self._state.creating.turn(self._tenant.tenant_id):
+            return await self._create(body)
+
+    async def _create(self, body: EvaluationCreate) -> schemas.Evaluation:
         async with self._session() as session:
             await self._subjects(session, body)  # before any work is spent on what it asks
         items = await self._items(body)

@@ -1,6 +1,6 @@
 """EvaluationWorker: asks what evaluations want asked, a few requests at a time, and keeps every
-answer as it comes. Evaluations take turns. What is answered is never asked again; what a crash cut
-off is asked again at the platform's expense."""
+answer as it comes. Tenants take turns, and the evaluations of each take that one's. What is
+answered is never asked again; what a crash cut off is asked again at the platform's expense."""
 
 from __future__ import annotations
 
@@ -45,8 +45,11 @@ POLL_S = 2.0
 SWEEP_EVERY_S = 3600.0
 RETRY_S = 5.0
 AT_ONCE = 4  # requests of one evaluation
+TENANTS_AT_ONCE = 3  # in one process: a tenant's slow requests hold up nobody else's
+TURN_CONNECTIONS = 8  # of all that a process has: a turn holds one, and needs another to go on
 TURN = 32  # requests of an evaluation before the next one's
-LOOKED_AT = 8  # evaluations that may be another worker's
+TURN_S = 10.0  # after which none is begun before the next one's
+LOOKED_AT = 32  # evaluations whose tenants may have a turn already
 ATTEMPTS_MAX = 5  # turns of one evaluation in a row at which the server may fail
 _log = structlog.get_logger(__name__)
 
@@ -56,17 +59,22 @@ class _StopError(Exception):
 
 
 class EvaluationWorker:
-    """One in each worker; a lock keeps an evaluation to one of them."""
+    """One in each worker; locks keep an evaluation to one of them, and a tenant to one turn."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
+        at_once = self._state.settings.database_connections // TURN_CONNECTIONS
+        others = range(1, min(TENANTS_AT_ONCE, at_once))
+        await asyncio.gather(self._go_on(sweeps=True), *(self._go_on(sweeps=False) for _ in others))
+
+    async def _go_on(self, *, sweeps: bool) -> None:
         sweep_s = 0.0
         while True:
             try:
-                if time.monotonic() >= sweep_s:
+                if sweeps and time.monotonic() >= sweep_s:
                     sweep_s = time.monotonic() + SWEEP_EVERY_S
                     await self.sweep()
                 worked = self._state.engine.ready and await self.run_once()
@@ -97,9 +105,14 @@ class EvaluationWorker:
         """A turn of the evaluation whose turn it is; whether there was one."""
         async with self._state.db.admin_session() as session:
             rows = await repository.waiting(session, datetime.now(UTC), LOOKED_AT)
+        busy: set[str] = set()
         for row in rows:
+            if row.tenant_id in busy:
+                continue
             async with self._state.db.admin_session() as guard:
-                if await try_lock(guard, f"evaluation:{row.id}"):
+                if not await try_lock(guard, f"evaluating:{row.tenant_id}"):
+                    busy.add(row.tenant_id)
+                elif await try_lock(guard, f"evaluation:{row.id}"):
                     try:
                         await self._turn(row)
                     except Exception as error:
@@ -146,7 +159,8 @@ class EvaluationWorker:
                 await repository.move(session, row.id, OPEN, attempts=0)
 
     async def _ask_all(self, row: EvaluationRow, asks: Sequence[Ask]) -> None:
-        """Raises the first of what stops them all, when all have ended."""
+        """As many as TURN_S allows, and at least the first few; none once the evaluation is
+        cancelled. Raises the first of what stops them all, when all have ended."""
         subjects = {each["name"]: Subject(**each) for each in row.subjects}
         await self._require_servable(subjects.values())
         await asyncio.to_thread(lambda: self._state.engine.text)  # made on first use
@@ -156,18 +170,28 @@ class EvaluationWorker:
             raise _StopError(error.message) from error
         waiting = list(reversed(asks))
         failures: list[Exception] = []
+        until_s = time.monotonic() + TURN_S
 
         async def ask_on() -> None:
             while waiting and not failures:
                 ask = waiting.pop()
                 try:
+                    if await self._is_cancelled(row):
+                        waiting.clear()
+                        break
                     await self._ask(row, ask, subjects[ask.subject], tenant)
                 except Exception as error:
                     failures.append(error)
+                if time.monotonic() >= until_s:
+                    waiting.clear()
 
         await asyncio.gather(*(ask_on() for _ in range(min(AT_ONCE, len(waiting)))))
         for failure in failures:
             raise failure
+
+    async def _is_cancelled(self, row: EvaluationRow) -> bool:
+        async with self._state.db.admin_session() as session:
+            return not await repository.is_open(session, row.id)
 
     async def _require_servable(self, subjects: Iterable[Subject]) -> None:
         wanted = {each.version_id: each.number for each in subjects if each.version_id}

@@ -33,6 +33,7 @@ from tenora_platform.errors import (
 from tenora_platform.idempotency import repository
 from tenora_platform.idempotency.body import HashedBody
 from tenora_platform.outages import first_line, outage_of
+from tenora_platform.request_places import RequestPlaces
 from tenora_platform.secret import ServerSecret
 
 IN_FLIGHT = timedelta(minutes=10)
@@ -119,7 +120,7 @@ class Idempotency:
         state = scope["app"].state.tenora
         body = HashedBody(receive, header_of(scope, b"content-type") or b"")
         books = _Books(state.db, state.secret, request)
-        first = await books.begin()
+        first = await _begun(books, state.places, request.tenant_id)
         if first is None:
             await self._run(books, body, scope, send)
         else:
@@ -142,6 +143,21 @@ class Idempotency:
             else:
                 await books.forget()
             await answer.release()
+
+
+async def _begun(
+    books: _Books, places: RequestPlaces, tenant_id: str | None
+) -> repository.First | None:
+    """`books.begin`, in one of the tenant's places: the route takes another one later. Raises
+    RateLimitedError."""
+    if tenant_id is None:
+        return await books.begin()
+    place = places.place(tenant_id)
+    await place.enter()
+    try:
+        return await books.begin()
+    finally:
+        place.leave()
 
 
 class _Recorded:

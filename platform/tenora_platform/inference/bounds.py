@@ -14,7 +14,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-FIELDS_MAX = 256  # of one object, known ones and others
+from tenora_platform.schemas import too_many
+
 MESSAGES_MAX = 4096
 PARTS_MAX = 4096  # of all messages: parts of their contents and outputs, and calls of tools
 STOP_STRINGS_MAX = 32
@@ -112,11 +113,3 @@ def check_messages(value: Any) -> Any:
             {"count": parts, "most": PARTS_MAX},
         )
     return value
-
-
-def too_many(count: int, most: int) -> PydanticCustomError:
-    return PydanticCustomError(
-        "too_long",
-        "has {count} entries; at most {most} are allowed",
-        {"count": count, "most": most},
-    )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_orig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tenora_platform.errors import from_validation
-from tenora_platform.inference.bounds import FIELDS_MAX, too_many
+from tenora_platform.schemas import FIELDS_MAX, too_many
 
 P = ParamSpec("P")
 MadeT = TypeVar("MadeT")

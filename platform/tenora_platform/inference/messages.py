@@ -10,6 +10,7 @@ from typing import Any
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.schemas import ChatMessage, FunctionCall, TextPart
+from tenora_platform.json_bodies import refuse_many_keys
 from tenora_platform.texts import odd_in
 
 _ROLES = {"developer": "system", "function": "tool"}
@@ -49,8 +50,9 @@ def _function(call: FunctionCall) -> dict[str, Any]:
     arguments: Any = call.arguments
     if isinstance(arguments, str):
         try:
+            refuse_many_keys(arguments.encode(errors="replace"))
             parsed = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, BadRequestError):
             parsed = None
         if isinstance(parsed, dict) and odd_in(parsed) is None:
             arguments = parsed

@@ -106,6 +106,9 @@ def serve(owner: socket.socket, check: Check) -> None:
 def _watch(pid: int, wall_s: float, owner: socket.socket, wake: socket.socket) -> Ended:
     """Wait for the check's process, so long and no longer. Raises _OwnerGoneError."""
     until_s, timed_out = time.monotonic() + wall_s, False
+    poll = select.poll()
+    for each in (owner, wake):
+        poll.register(each, select.POLLIN)
     while True:
         done, status, usage = os.wait4(pid, os.WNOHANG)
         if done:
@@ -116,12 +119,12 @@ def _watch(pid: int, wall_s: float, owner: socket.socket, wake: socket.socket) -
                 peak_bytes=usage.ru_maxrss * 1024,
             )
         left_s = None if timed_out else max(0.0, until_s - time.monotonic())
-        ready, _, _ = select.select([owner, wake], [], [], left_s)
-        if owner in ready:  # it sends nothing while it waits: this is its end
+        ready = [fd for fd, _ in poll.poll(None if left_s is None else 1000 * left_s)]
+        if owner.fileno() in ready:  # it sends nothing while it waits: this is its end
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise _OwnerGoneError
-        if wake in ready:
+        if wake.fileno() in ready:
             wake.recv(4096)
         elif not timed_out:
             timed_out = True

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BeforeValidator
 
 from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
@@ -13,7 +14,7 @@ from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.receipts.filters import Filters, FinishReason, Sort, Status
 from tenora_platform.receipts.schemas import Receipt, RequestPage
 from tenora_platform.receipts.service import Receipts, request_page, requests_named
-from tenora_platform.schemas import After, Internal, Limit
+from tenora_platform.schemas import After, Internal, Limit, plainly_written
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.times import QueryTime
 
@@ -30,7 +31,9 @@ Named = Annotated[
         description="An answer's id or an x-request-id; all other filters are then ignored",
     ),
 ]
-Cost = Annotated[Decimal, Query(ge=0, max_digits=38, decimal_places=12)]
+Cost = Annotated[
+    Decimal, Query(ge=0, max_digits=38, decimal_places=12), BeforeValidator(plainly_written)
+]
 
 
 async def filters_of(

@@ -16,6 +16,7 @@ from tenora_engine.printable import brief
 from tenora_engine.text.chat_template import CHARACTERS_MAX
 from tenora_platform.apart.client import Apart, ApartUnavailableError
 from tenora_platform.apart.tasks import TEMPLATE
+from tenora_platform.errors import UnavailableError
 from tenora_platform.templates.process import Answer, Question
 
 _PARAM = "messages"
@@ -34,7 +35,8 @@ class Renderer:
     def render(self, question: Question, owner: str | None = None, tenant_id: str = "") -> str:
         """Blocks. `owner` is whose template it is, and of which tenant: what it compiled to is
         given to processes for the same owner alone, because it could be anything. Raises
-        InvalidRequestError in the template's words, and where it takes more than it may."""
+        InvalidRequestError in the template's words, and where it takes more than it may;
+        UnavailableError where nothing can be rendered now."""
         known = self._known(owner)
         answer = self._answer(msgspec.structs.replace(question, compiled=known))
         if answer.text is None:
@@ -60,8 +62,9 @@ class Renderer:
         try:
             raw = self._apart.ask(TEMPLATE, msgspec.msgpack.encode(question))
         except ApartUnavailableError as error:
-            raise InvalidRequestError(
-                "chat templates cannot be rendered right now; try again", _PARAM
+            raise UnavailableError(
+                "Chat templates cannot be rendered right now; try again.",
+                code="templates_unavailable",
             ) from error
         except (OverflowError, UnicodeEncodeError) as error:
             raise InvalidRequestError(
