@@ -106,7 +106,7 @@ def read_json(body: bytes, values_max: int) -> Any:
         if (count * 64 < len(body) or odd_numbers_in(body)) and has_odd_number(value):
             raise BadRequestError(
                 "The body has a number that is not finite, or an integer of more than 64 bits; "
-                "send it as a string.",
+                "send a smaller one, or a string.",
                 code="invalid_value",
             )
         return value

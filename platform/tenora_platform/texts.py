@@ -94,9 +94,9 @@ def _why_odd(value: Any, nul: bool) -> str | None:
             return "contains a lone surrogate (half of a character); send whole characters"
         return "contains a NUL character; leave it out" if nul and _NUL in value else None
     if isinstance(value, int) and value not in _INTEGERS:
-        return "is an integer of more than 64 bits; send it as a string"
+        return "is an integer of more than 64 bits; send a smaller one, or a string"
     if isinstance(value, float) and not math.isfinite(value):
-        return "is not a finite number, or is too large; send it as a string"
+        return "is not a finite number, or is too large; send a smaller one, or a string"
     return None
 
 

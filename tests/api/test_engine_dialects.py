@@ -358,9 +358,9 @@ async def test_a_request_brings_its_template(
 async def test_what_a_template_writes_is_bounded(client: openai.AsyncOpenAI) -> None:
     """Before anybody makes tokens of it."""
     long = "{% for a in range(999) %}{{ 'x' * 9999 }}{% endfor %}"
-    with pytest.raises(openai.BadRequestError, match="writes 9989001 characters") as caught:
+    with pytest.raises(openai.BadRequestError, match=r"writes more than \d+ characters") as caught:
         await chat(client, chat_template=long)
-    assert caught.value.param == "messages"
+    assert caught.value.param == "chat_template"
 
 
 @pytest.mark.parametrize(

@@ -146,13 +146,15 @@ async def test_an_engine_that_cannot_record_usage_is_not_ready(make_api: MakeApi
         api.engine.refuses = "usage cannot be recorded: No space left on device"
         ready = await api.http.get("/readyz")
         assert (ready.status_code, ready.json()["status"]) == (503, "not_ready")
-        assert "usage cannot be recorded: No space left" in ready.json()["reason"]
+        assert "accepts no new requests" in ready.json()["reason"]
+        told = (await api.admin("GET", "/readyz")).json()["reason"]
+        assert "usage cannot be recorded: No space left" in told
         refused = await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
         assert refused.status_code == 503
         error = refused.json()["error"]
         assert set(error) == {"message", "type", "param", "code"}
         assert error["code"] == "engine_unavailable"
-        assert "usage cannot be recorded: No space left" in error["message"]
+        assert "accepts no new requests" in error["message"]
         assert "tenora_engine_refuses 1.0" in (await api.http.get("/metrics")).text
         assert api.engine.requests == []
         api.engine.refuses = None

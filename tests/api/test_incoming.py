@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import obstore
+import psycopg
 import pytest
 from starlette.types import Message
 
 from adapter_files import adapter_config, adapter_form
 from api_harness import Api, TestTenant
-from platform_fixtures import MakeApi
+from platform_fixtures import MakeApi, plain_url
 from tenora_platform.bodies import LINGER_BYTES
 from tenora_platform.errors import TooLargeError
 from tenora_platform.registry.incoming import incoming
@@ -103,8 +104,13 @@ class Sending:
 
 
 @pytest.fixture
-async def apart(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[tuple[Api, Path, Path]]:
-    """An application whose store lies elsewhere than its data, as on another disk."""
+async def apart(
+    make_api: MakeApi, database_url: str, tmp_path: Path
+) -> AsyncIterator[tuple[Api, Path, Path]]:
+    """An application whose store lies elsewhere than its data, as on another disk. The database
+    knows no earlier store: from another test's store nothing would be deleted."""
+    with psycopg.connect(plain_url(database_url), autocommit=True) as connection:
+        connection.execute("UPDATE database_identity SET generation = 0")
     data, store = tmp_path / "data", tmp_path / "store"
     async with make_api(data_dir=data, object_store=str(store), spool_dir=tmp_path / "x") as api:
         yield api, data, store

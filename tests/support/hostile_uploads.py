@@ -237,7 +237,7 @@ HOSTILE = [
     header("shape of fractions", first(shape=[4.0, 16.0]), "invalid_entry", "array of integers"),
     header("shape of truths", first(shape=[True, True]), "invalid_entry", "array of integers"),
     header("shape of 2**96", first(shape=[2**47, 2**47]), "invalid_offsets", "do not match shape"),
-    header("shape beyond 48 bits", first(shape=[2**70, 1]), "invalid_entry", "array of integers"),
+    header("shape beyond 48 bits", first(shape=[2**70, 1]), "invalid_json", "more than 64 bits"),
     header("shape turned", first(shape=[16, 4]), "shape_mismatch", "[16, 4]"),
     header("offsets turned", first(data_offsets=[256, 0]), "invalid_offsets", "begin < end"),
     header("offsets of three", first(data_offsets=[0, 1, 2]), "invalid_offsets", "[begin, end]"),
@@ -272,7 +272,7 @@ HOSTILE = [
     config("rank a text", {"r": "4"}, "invalid_config", "positive integer, not '4'"),
     config("rank a truth", {"r": True}, "invalid_config", "not True"),
     config("alpha beyond all", b'{"peft_type": "LORA", "r": 4, "lora_alpha": 1e999, '
-           b'"target_modules": ["q_proj"]}', "invalid_config", "finite number"),
+           b'"target_modules": ["q_proj"]}', "invalid_json", "not a finite number"),
     config("no modules", {"target_modules": []}, "invalid_config", "module names"),
     config("a pattern that never ends", {"target_modules": BOMB}, "invalid_config", "several ways"),
     config("ranks by such a pattern", {"rank_pattern": {BOMB: 4}}, "invalid_config", "several"),
