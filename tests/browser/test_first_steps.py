@@ -30,7 +30,7 @@ def run(command: list[str], key: str) -> str:
         env={**os.environ, "TENORA_API_KEY": key},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

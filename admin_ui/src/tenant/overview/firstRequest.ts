@@ -4,13 +4,14 @@ export const LANGUAGES = ["curl", "python"] as const;
 export type Language = (typeof LANGUAGES)[number];
 
 const PROMPT = "Say hello.";
+const MAX_TOKENS = 64; // a small model may go on for long
 
 export function firstRequest(language: Language, base: string, model: string): string {
   return language === "curl" ? curl(base, model) : python(base, model);
 }
 
 function curl(base: string, model: string): string {
-  const body = { model, messages: [{ role: "user", content: PROMPT }] };
+  const body = { model, messages: [{ role: "user", content: PROMPT }], max_tokens: MAX_TOKENS };
   return [
     `curl ${base}/chat/completions \\`,
     '  -H "Authorization: Bearer $TENORA_API_KEY" \\',
@@ -29,6 +30,7 @@ client = OpenAI(base_url=${JSON.stringify(base)}, api_key=os.environ["TENORA_API
 answer = client.chat.completions.create(
     model=${JSON.stringify(model)},
     messages=[{"role": "user", "content": ${JSON.stringify(PROMPT)}}],
+    max_tokens=${MAX_TOKENS},
 )
 print(answer.choices[0].message.content)`;
 }
