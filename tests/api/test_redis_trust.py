@@ -37,7 +37,7 @@ KINDS = {
     "epoch of keys": r"tenora:auth:epoch",
     "identity": r"tenora:auth:key:[0-9a-f:]+",
     "session that ended": r"tenora:auth:over:[0-9a-f]{64}",
-    "sign-in attempts": r"tenora:sign_in:(address|of):.+",
+    "sign-in attempts": r"tenora:sign_in:(address|key|of):.+",
     "epoch of names": rf"tenora:models:{_ID}:epoch",
     "name": rf"tenora:models:{_ID}:means:.+",
     "limits: holds": rf"tenora:limits:\{{{_ID}\}}:holds",

@@ -53,6 +53,12 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.wrong_keys = Counter(
+            "tenora_wrong_keys",
+            "Requests with a key that is none, or none any more, by the code of their error",
+            ["reason"],
+            registry=self.registry,
+        )
         self.limits_local = Gauge(
             "tenora_limits_local",
             "1 while a process checks rate limits without Redis",
