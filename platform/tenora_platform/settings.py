@@ -82,6 +82,25 @@ def _is_blank(value: object) -> bool:
     return isinstance(text, str) and not text.strip()
 
 
+def _names_a_server(url: str, schemes: tuple[str, ...]) -> bool:
+    """As the drivers will read it, whose own errors would repeat a part of it."""
+    # Imported late: a supervisor, which lives as long as the platform, has no use for them.
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parts = urlsplit(url)
+        if parts.scheme.partition("+")[0] not in schemes:
+            return False
+        if parts.scheme in ("redis", "rediss"):
+            return (parts.port or 1) > 0 and "@" not in parts.path and not parts.fragment
+        if parts.scheme != "unix":
+            return "@" not in (make_url(url).host or "")
+    except (ValueError, ArgumentError):
+        return False
+    return True
+
+
 class Settings(BaseSettings):
     """One platform process and its engine. Frozen; `with_urls` returns a changed copy."""
 
@@ -313,14 +332,12 @@ class Settings(BaseSettings):
     def _is_url(cls, value: str | None, info: ValidationInfo) -> str | None:
         """Without the value in the error: it may hold a password."""
         example, schemes = _SERVERS[str(info.field_name)]
-        if value is None:
-            return None
-        try:
-            if urlsplit(value).scheme.partition("+")[0] in schemes:
-                return value
-        except ValueError:
-            pass
-        raise ValueError(f"must be a URL, such as {example}")
+        if value is None or _names_a_server(value, schemes):
+            return value
+        raise ValueError(
+            f"must be a URL, such as {example}; characters such as / @ # ? and % in a password are "
+            "written as %2F %40 %23 %3F and %25"
+        )
 
     @field_validator("public_url")
     @classmethod

@@ -11,6 +11,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from tenora_engine.errors import EngineError
+from tenora_engine.printable import hide_secrets
 from tenora_platform.cli.output import terminal
 
 
@@ -104,6 +105,6 @@ def _explain(error: Exception) -> bool:
 
 def show_error(message: str, hint: str | None = None) -> None:
     console = terminal(stderr=True)
-    console.print(f"[bold red]tenora:[/] {escape(message)}")
+    console.print(f"[bold red]tenora:[/] {escape(hide_secrets(message))}")
     if hint:
-        console.print(f"[dim]hint:[/] {escape(hint)}")
+        console.print(f"[dim]hint:[/] {escape(hide_secrets(hint))}")
