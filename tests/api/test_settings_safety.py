@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import obstore
@@ -18,12 +18,14 @@ from pydantic import SecretStr, ValidationError
 
 from tenora_engine.printable import PrintableFormatter, brief, hide_secrets
 from tenora_engine.remote_store import open_remote
+from tenora_platform.admin_key import admin_key_hashes, make_admin_key
 from tenora_platform.cli.checks import check_folders, open_to_others
 from tenora_platform.cli.doctor import check_database, check_redis, show_findings
 from tenora_platform.cli.errors import _explain
 from tenora_platform.embedded.process import is_alive
 from tenora_platform.logs import configure_logging
 from tenora_platform.outages import log_failure
+from tenora_platform.ownership import ForeignOwnerError
 from tenora_platform.secret import SecretLostError, load_secret
 from tenora_platform.settings import Settings
 
@@ -211,6 +213,63 @@ def test_the_data_directory_is_private_whatever_the_umask(umask: None, tmp_path:
     assert "other users can read" in (open_to_others(settings.data_dir) or "")
     settings.data_dir.chmod(0o777)
     assert "other users can write to" in (open_to_others(settings.data_dir) or "")
+
+
+def test_folders_above_are_private_whatever_the_umask(umask: None, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "srv" / "tenora" / "data")
+    check_folders(settings)
+    load_secret(settings.data_dir, None)
+    for folder in (settings.data_dir, *settings.data_dir.parents[:2]):
+        assert folder.stat().st_mode & 0o777 == 0o700, folder
+
+
+def test_no_folder_is_made_with_what_the_umask_leaves() -> None:
+    """`parents=True` and `makedirs` make the folders above by the umask alone."""
+    root = Path(__file__).parents[2]
+    found = [
+        str(path)
+        for part in ("platform", "engine")
+        for path in (root / part).rglob("*.py")
+        if "parents=True, " in (text := path.read_text())
+        or "parents=True)" in text
+        or "makedirs(" in text
+    ]
+    assert found == []
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes a path another user's, who is not root."""
+
+    def give(path: Path) -> None:
+        if os.geteuid() == 0:
+            os.chown(path, 4321, -1)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 4321)
+
+    return give
+
+
+def test_what_another_user_owns_is_refused(
+    foreign: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They could replace it. One sentence says so, whichever it is."""
+    secret = load_secret(tmp_path, None)
+    settings = Settings(data_dir=tmp_path)
+    make_admin_key(settings, secret)
+    check_folders(settings)
+    errors: list[ForeignOwnerError] = []
+    for path, read in (
+        (tmp_path / "secret", lambda: load_secret(tmp_path, None)),
+        (tmp_path / "admin_keys", lambda: admin_key_hashes(settings, secret)),
+        (tmp_path, lambda: check_folders(settings)),
+    ):
+        foreign(path)
+        with pytest.raises(ForeignOwnerError, match=f"{path} belongs to the user") as caught:
+            read()
+        errors.append(caught.value)
+    assert all(map(_explain, errors))
+    assert capsys.readouterr().err.count("tenora: ") == 3
 
 
 def test_a_number_that_is_somebody_elses_process_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ def _explain(error: Exception) -> bool:
     from tenora_platform.bootstrap import DatabaseSetupError
     from tenora_platform.embedded.process import EmbeddedServerError
     from tenora_platform.marks import TakenError
+    from tenora_platform.ownership import ForeignOwnerError
     from tenora_platform.secret import SecretLostError
     from tenora_platform.validation import in_words
 
@@ -79,6 +80,7 @@ def _explain(error: Exception) -> bool:
         DatabaseSetupError,
         TakenError,
         SecretLostError,
+        ForeignOwnerError,
         EngineError,
     )
     if isinstance(error, foreseen):
