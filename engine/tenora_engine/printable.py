@@ -24,19 +24,21 @@ like the next entry."""
 
 _OF_USER = re.compile(
     r"(?<=://)(?:"
-    r"[^\s/?#'\"]*@"  # user:password@
+    r"[^\s/?#'\"]{0,256}@"  # user:password@
     # The same with a slash or another character in the password that belongs escaped; after a
     # host, :8000/ is its port.
-    r"|[^\s/@:\[]*:(?!\d+(?:[/?#\s'\"]|$))[^\s]*@"
+    r"|[^\s/@:\[]{0,256}:(?!\d+(?:[/?#\s'\"]|$))[^\s]{0,256}@"
     r")"
 )
 _NAMED = re.compile(
-    r"\b([\w-]*(?:password|passwd|pwd|secret|token|signature|credential"
+    r"((?:password|passwd|pwd|secret|token|signature|credential"
     r"|(?:api|access|account|secret|shared)[_-]?key|(?<=[?&])sig))"
     r"(=|: Some\(|%3[dD])('[^']*'|\"[^\"]*\"|[^\s&;,'\"<>)]+)",
     re.IGNORECASE,
 )
+# Each bound keeps the time in line with the length, whoever wrote the text.
 HIDDEN = "***"
+_SEEN_BEYOND = 1000  # characters, for a secret that is cut off is not known as one
 
 
 def hide_secrets(text: str) -> str:
@@ -58,7 +60,10 @@ def printable(text: str) -> str:
 def brief(words: object, most: int = BRIEF_MAX) -> str:
     """At most `most` characters in one line, for a message or a row: a space takes the place of
     what cannot be printed, and no URL in it has a secret."""
-    text = hide_secrets(str(words))
+    text = str(words)
+    if len(text) > most + _SEEN_BEYOND:
+        text = text[: most + _SEEN_BEYOND]
+    text = hide_secrets(text)
     shown = text[:most]
     if not shown.isprintable():
         shown = "".join(each if each.isprintable() else " " for each in shown)

@@ -18,7 +18,7 @@ _LEFT_BY_US = ("postgres/data", "objects", "outbox", "admin_keys")
 
 
 SECRET_MIN = 32
-"""Characters of a server secret."""
+"""Visible characters of a server secret."""
 
 
 class SecretLostError(Exception):
@@ -60,10 +60,17 @@ def load_secret(data_dir: Path, configured: str | None) -> ServerSecret:
         kept = read_own(path).strip()
     except UnicodeDecodeError as error:
         raise SecretLostError(_lost(path, "is not text: it is damaged")) from error
-    if len(kept) < SECRET_MIN:
-        how = f"has only {len(kept)} of at least {SECRET_MIN} characters" if kept else "is empty"
+    if visible(kept) < SECRET_MIN:
+        how = (
+            f"has only {visible(kept)} of at least {SECRET_MIN} characters" if kept else "is empty"
+        )
         raise SecretLostError(_lost(path, how))
     return ServerSecret(kept.encode())
+
+
+def visible(text: str) -> int:
+    """How many of its characters can be seen: others are no secret that somebody chose."""
+    return sum(each.isprintable() and not each.isspace() for each in text)
 
 
 def kept_secret(data_dir: Path, configured: str | None) -> ServerSecret | None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -27,6 +28,7 @@ from tenora_platform.logs import configure_logging
 from tenora_platform.outages import log_failure
 from tenora_platform.ownership import ForeignOwnerError
 from tenora_platform.secret import SecretLostError, load_secret
+from tenora_platform.serving import PlatformServer, connection_limits
 from tenora_platform.settings import Settings
 
 MARK = "Zanzibar"
@@ -73,7 +75,111 @@ def test_a_short_secret_is_refused_and_not_shown(name: str, least: int) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate({name: (MARK * 4)[: least - 1]})
     assert f"at least {least} characters" in str(caught.value)
+    assert MARK not in str(caught.value)
     assert getattr(Settings.model_validate({name: (MARK * 4)[:least]}), name) is not None
+
+
+INVISIBLE = ["\u200b", "\u2060", "\ufeff", "\u202e", "\u00ad", " ", "\t", "\x00", "\u3000"]
+
+
+@pytest.mark.parametrize("letter", INVISIBLE)
+@pytest.mark.parametrize("name", ["admin_key", "secret"])
+def test_what_cannot_be_seen_is_no_secret(name: str, letter: str, tmp_path: Path) -> None:
+    for value in (letter * 64, f"short{letter * 64}", f"{letter * 64}short"):
+        try:
+            assert getattr(Settings.model_validate({name: value}), name) is None  # blank: not set
+        except ValidationError as error:
+            assert "at least" in str(error)  # noqa: PT017
+    if letter != "\x00":
+        (tmp_path / "secret").write_text(f"short{letter * 64}")
+        with pytest.raises(SecretLostError):
+            load_secret(tmp_path, None)
+
+
+@pytest.mark.parametrize("letter", ["\u200b", "\u202e", "\n", "\x1b"])
+def test_nothing_hides_in_an_admin_key(letter: str) -> None:
+    with pytest.raises(ValidationError, match="none that is hidden"):
+        Settings.model_validate({"admin_key": f"0123456789{letter}0123456789"})
+    with pytest.raises(ValidationError, match="visible ASCII"):
+        Settings.model_validate({"admin_key": "ключ" * 16})
+
+
+def test_what_surrounds_an_admin_key_is_no_part_of_it() -> None:
+    given = Settings.model_validate({"admin_key": " 0123 456789abcdef\n"}).admin_key
+    assert given is not None
+    assert given.get_secret_value() == "0123 456789abcdef"
+
+
+SAFE = [
+    "https://id.example",
+    "https://id.example:8443/realms/a",
+    "http://localhost",
+    "http://localhost:8080/realms/a",
+    "http://127.0.0.1/x",
+    "http://[::1]:8000",
+]
+UNSAFE = [
+    "http://localhost.evil.example",
+    "http://localhost:80.evil.example",
+    "http://127.0.0.1.evil.example/x",
+    "http://127.0.0.1evil.example",
+    "http://localhost@evil.example",
+    "http://localhost:80@evil.example",
+    "http://localhost\\@evil.example",
+    "http://local\thost.evil.example",
+    "http://[::1].evil.example",
+    "http://[::1]evil.example",
+    "http://evil.example/localhost",
+    "https://",
+    "https://:443",
+    "https://id.example?x",
+    "https://id.example#x",
+    "https://id.example:port",
+    "https://someone:secret@id.example",
+    "ftp://localhost",
+    "localhost",
+]
+
+
+@pytest.mark.parametrize("url", [*SAFE, *UNSAFE])
+@pytest.mark.parametrize("name", ["oidc_issuer", "public_url"])
+def test_only_a_host_of_this_machine_may_be_without_tls(name: str, url: str) -> None:
+    given = {
+        "oidc_issuer": "https://id.example",
+        "oidc_client_id": "tenora",
+        "public_url": "https://tenora.example",
+        name: url,
+    }
+    if url in SAFE:
+        assert getattr(Settings.model_validate(given), name) == url
+        return
+    with pytest.raises(ValidationError, match=r"must start with https|must be an address"):
+        Settings.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("proxies", "client"),
+    [
+        ("none", "127.0.0.1"),
+        (" None ", "127.0.0.1"),
+        ("", "192.0.2.7"),  # not set: proxies on this machine
+        ("127.0.0.1", "192.0.2.7"),
+        ("10.0.0.1", "127.0.0.1"),
+    ],
+)
+async def test_no_proxy_is_trusted_where_none_is_named(proxies: str, client: str) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["client"][0])
+
+    settings = Settings.model_validate({"trusted_proxies": proxies})
+    server = PlatformServer(app, settings, limits=connection_limits(settings), end_all=[])
+    server.config.load()
+    headers = [(b"x-forwarded-for", b"192.0.2.7")]
+    scope = {"type": "http", "client": ("127.0.0.1", 1), "headers": headers}
+    await server.config.loaded_app(scope, None, None)
+    assert seen == [client]
 
 
 def test_a_truncated_secret_file_is_refused(tmp_path: Path) -> None:
