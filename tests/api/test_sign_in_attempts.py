@@ -94,6 +94,7 @@ async def test_wrong_bearer_keys_are_limited_and_right_ones_are_not(
     make_api: MakeApi, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one address, which may be a proxy's, over all processes and routes."""
+    monkeypatch.setattr(attempts, "WRONG_KEYS_MAX", WRONG_KEYS_MAX)  # as it is, not in tests
     lines: list[dict[str, Any]] = []
     monkeypatch.setattr(attempts._log, "warning", lambda event, **more: lines.append(more))
     paths = ["/v1/usage", "/admin/v1/tenants", "/v1/me", "/metrics"]
