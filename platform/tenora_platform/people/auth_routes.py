@@ -262,7 +262,9 @@ async def accept_invitation(
         joined = await service.accept(
             session, state.audit, state.auth.admins, state.secret, current.signed, body.token
         )
-        await state.auth.commit_change(session)
+        # A request that names no tenant means another one, or none, from here on.
+        tenants = filter(None, {joined.tenant_id, *current.signed.chains})
+        await state.auth.commit_change(session, *tenants)
     return joined
 
 
