@@ -8,8 +8,10 @@ from pathlib import Path
 
 from sqlalchemy import NullPool, create_engine, text
 
+from tenora_engine.private_folders import make_private
 from tenora_platform.db import DatabaseUrls
 from tenora_platform.keys import hash_key, make_key
+from tenora_platform.ownership import read_own
 from tenora_platform.secret import SecretLostError, ServerSecret, write_private
 from tenora_platform.settings import Settings
 
@@ -40,7 +42,7 @@ def has_admin_key(settings: Settings, urls: DatabaseUrls) -> bool:
 def make_admin_key(settings: Settings, secret: ServerSecret) -> str:
     """One more admin key, valid from the next start. Show it now: it cannot be had again."""
     key = make_key("tna").text
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(settings.data_dir)
     hashes = (*_read(settings), hash_key(key, secret))
     keep_made_keys(settings, hashes)
     return key
@@ -65,7 +67,7 @@ def _read(settings: Settings) -> tuple[str, ...]:
     if not path.exists():
         return ()
     try:
-        hashes = tuple(path.read_text(encoding="utf-8").split())
+        hashes = tuple(read_own(path).split())
     except UnicodeDecodeError as error:
         raise SecretLostError(_damaged(path, "are not text")) from error
     if not hashes:  # none is never written

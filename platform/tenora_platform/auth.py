@@ -3,7 +3,7 @@ AdminContext. What a caller may do is for each route to say (`require_scope`, `r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import structlog
@@ -28,6 +28,7 @@ from tenora_platform.edge import BeforeBody, asked_again, identity
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
 from tenora_platform.operators.roles import AdminContext, Role
 from tenora_platform.outages import first_line
+from tenora_platform.people.attempts import SignInAttempts
 from tenora_platform.people.cookies import (
     KEY_HEADER,
     SAFE_METHODS,
@@ -74,6 +75,20 @@ def bearer_token(request: Request) -> str:
     return token.strip()
 
 
+async def _by_key(
+    request: Request, whose: Callable[[Authenticator, str], Awaitable[AnswerT]]
+) -> AnswerT:
+    """Who asks, by the request's key. Raises UnauthorizedError for a wrong one, and after many of
+    one address RateLimitedError: only of such a request anything is counted."""
+    token = bearer_token(request)
+    try:
+        return await whose(_authenticator(request), token)
+    except UnauthorizedError as error:
+        attempts: SignInAttempts = request.app.state.tenora.attempts
+        await attempts.wrong_key(request.client.host if request.client else None, error)
+        raise
+
+
 def _authenticator(request: Request) -> Authenticator:
     auth = request.app.state.tenora.auth
     assert isinstance(auth, Authenticator)
@@ -100,7 +115,10 @@ async def tenant_of_caller(request: Request, wanted: str | None) -> TenantContex
     session = session_token(request, auth.sessions)
     if session is not None:
         return await auth.tenant_of_session(session, wanted, is_use=is_use(request))
-    token = bearer_token(request)
+    return await _by_key(request, _tenant_of_key)
+
+
+async def _tenant_of_key(auth: Authenticator, token: str) -> TenantContext:
     if await auth.admins.find(token) is not None:
         raise ForbiddenError(
             "This is an admin key, but /v1 routes need a tenant's API key. Create one with POST "
@@ -117,7 +135,10 @@ async def current_admin(request: Request) -> AdminContext:
     session = session_token(request, auth.sessions)
     if session is not None:
         return await auth.admin_of_session(session, is_use=is_use(request))
-    token = bearer_token(request)
+    return await _by_key(request, _admin_of_key)
+
+
+async def _admin_of_key(auth: Authenticator, token: str) -> AdminContext:
     admin = await auth.admins.find(token)
     if admin is not None:
         return admin
@@ -141,14 +162,17 @@ async def current_caller(request: Request) -> TenantContext | AdminContext:
     auth = _authenticator(request)
     session = session_token(request, auth.sessions)
     if session is None:
-        token = bearer_token(request)
-        return await auth.admins.find(token) or await auth.tenant(token)
+        return await _by_key(request, _caller_of_key)
     wanted = request.headers.get(TENANT_HEADER)
     signed = await auth.sessions.find(session, is_use=is_use(request))
     operators = any(member.tenant_id is None for member in signed.members)
     if signed.admin_key_id is not None or (operators and wanted is None):
         return await auth.admin_of_session(session, is_use=is_use(request))
     return await auth.tenant_of_session(session, wanted, is_use=is_use(request))
+
+
+async def _caller_of_key(auth: Authenticator, token: str) -> TenantContext | AdminContext:
+    return await auth.admins.find(token) or await auth.tenant(token)
 
 
 CurrentTenant = Annotated[TenantContext, Depends(current_tenant)]

@@ -3,6 +3,7 @@ keys, tenants and plans as rows, and no request."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -33,18 +34,27 @@ from tenora_platform.single_flight import SingleFlight
 from tenora_platform.tenants.key_families import parents_of
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 
-_EPOCH = "tenora:auth:epoch"
+_EPOCH = "tenora:auth:epoch"  # with a tenant's id behind it, the tenant's own
 _LOOK_UP_S = 60
 """Longer than any look-up in the database lasts."""
 _SEALED = "identity"
+_HINTS_MAX = 20_000
+"""Keys and sessions of which a process knows whose they are."""
 _log = structlog.get_logger(__name__)
 
 
-class _Known(msgspec.Struct, frozen=True):
-    """A verified key or session as Redis keeps it, sealed. Good while `epoch` is still the current
-    one."""
+class _Epochs(msgspec.Struct, frozen=True):
+    """Up to when what is remembered is good: everybody's, and the tenant's own."""
 
-    epoch: bytes
+    every: bytes
+    own: bytes
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """A verified key or session as Redis keeps it, sealed. Good while the epochs are still the
+    current ones."""
+
+    epochs: _Epochs
     expires_at: datetime | None
     context: TenantContext
 
@@ -57,7 +67,8 @@ def tenant_namespace(secret: ServerSecret, tenant_id: str, trust_group: str | No
 
 class Authenticator:
     """Turns keys into contexts. A verified key is remembered in Redis for a few seconds; every
-    change that could make it wrong calls `invalidate` after its commit."""
+    change that could make it wrong calls `invalidate` after its commit, for the tenants that it is
+    about."""
 
     def __init__(
         self,
@@ -78,6 +89,8 @@ class Authenticator:
         self._seal = seal
         self._cache_s = cache_s
         self._flights: SingleFlight[TenantContext] = SingleFlight()
+        self._owners: SingleFlight[str] = SingleFlight()
+        self._hints: OrderedDict[str, str] = OrderedDict()  # whose epoch to ask for, by digest
 
     async def tenant(self, token: str) -> TenantContext:
         """Raises UnauthorizedError for a key that is unknown, revoked or expired and
@@ -86,7 +99,11 @@ class Authenticator:
         if prefix is None:
             raise UnauthorizedError("Invalid API key.")
         digest = hash_key(token, self._secret)
-        return await self._remembered(digest, lambda: self._of_key(prefix, digest))
+
+        async def whose() -> str:
+            return await self._owners.run(digest, lambda: self._owner(prefix, digest))
+
+        return await self._remembered(digest, whose, lambda: self._of_key(prefix, digest))
 
     async def tenant_of_session(
         self, token: str, wanted: str | None, *, is_use: bool = True
@@ -98,7 +115,13 @@ class Authenticator:
         which = f"{hash_key(wanted or '', self._secret)}:{int(is_use)}"
         digest = f"{self.sessions.hash_of(token)}:{which}"
         over = _over_key(self.sessions.hash_of(token))
-        return await self._remembered(digest, lambda: self._of_session(token, wanted, is_use), over)
+
+        async def whose() -> str:
+            return chosen_tenant(await self.sessions.find(token, is_use=is_use), wanted)[0]
+
+        return await self._remembered(
+            digest, whose, lambda: self._of_session(token, wanted, is_use), over
+        )
 
     async def admin_of_session(self, token: str, *, is_use: bool = True) -> AdminContext:
         """Asks the database each time, as AdminKeys does. Raises UnauthorizedError for a session
@@ -124,25 +147,41 @@ class Authenticator:
     async def _remembered(
         self,
         digest: str,
+        whose: Callable[[], Awaitable[str]],
         look_up: Callable[[], Awaitable[tuple[TenantContext, datetime | None]]],
         over: str | None = None,
     ) -> TenantContext:
         """What `look_up` says, or said a few seconds ago if nothing was changed since: neither the
-        epoch nor, of a session, the key that is set when it ends."""
-        epoch, known = await self._recall(digest, over)
-        if known is not None and not has_passed(known.expires_at):
+        epochs nor, of a session, the key that is set when it ends. `whose` is asked for the tenant
+        where this process has not seen the key yet."""
+        try:
+            tenant_id, epochs, known = await self._recall(digest, whose, over)
+        except RedisError as error:
+            _log.warning("key cache not reachable", reason=str(error))
+            return (await look_up())[0]
+        if epochs is None:
+            return (await look_up())[0]
+        if known is not None and known.epochs == epochs and not has_passed(known.expires_at):
             return known.context
 
         async def verify() -> TenantContext:
             context, expires_at = await look_up()
-            await self._remember(digest, epoch, expires_at, context)
+            if context.tenant_id == tenant_id:
+                # The epochs were read before the rows were: a change in between has raised one.
+                await self._remember(digest, _Known(epochs, expires_at, context))
+            else:  # a session, which is for another tenant by now
+                self._hints.pop(digest, None)
             return context
 
-        if epoch is None:
-            return await verify()
-        # Requests come in bursts: one looks the key up for all that read the same epoch, none of
+        # Requests come in bursts: one looks the key up for all that read the same epochs, none of
         # which can have come after a change that the look-up does not see.
-        return await self._flights.run((digest, epoch), verify)
+        return await self._flights.run((digest, epochs), verify)
+
+    async def _owner(self, prefix: str, digest: str) -> str:
+        """The key's tenant, which stays the same. Raises UnauthorizedError."""
+        async with self._db.key_session(prefix) as session:
+            keys = await session.scalars(select(ApiKeyRow).where(of_prefix(ApiKeyRow, prefix)))
+            return verified(keys, digest)[0].tenant_id
 
     async def _of_key(self, prefix: str, digest: str) -> tuple[TenantContext, datetime | None]:
         async with self._db.key_session(prefix) as session:
@@ -164,20 +203,26 @@ class Authenticator:
             until = min(filter(None, (until, good_until(key, prefix))))
             return await self._of_row(session, key, prefix), until
 
-    async def invalidate(self) -> None:
-        """Forget every remembered key, everywhere, now. One epoch for all: such changes are
-        rare, and one epoch cannot be missed by a look-up that is under way."""
+    async def invalidate(self, *tenant_ids: str) -> None:
+        """Forget the remembered keys and sessions of these tenants, everywhere, now; with none
+        named, everybody's. An epoch cannot be missed by a look-up that is under way."""
         try:
-            await self._redis.set(_EPOCH, new_epoch())
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for each in tenant_ids:  # it outlives what was remembered before, and look-ups
+                    pipe.set(_epoch_key(each), new_epoch(), ex=self._cache_s + _LOOK_UP_S)
+                if not tenant_ids:
+                    pipe.set(_EPOCH, new_epoch())
+                await pipe.execute()
         except RedisError as error:
             _log.warning(
                 "cached keys could not be invalidated", reason=str(error), stale_s=self._cache_s
             )
 
-    async def commit_change(self, session: AsyncSession) -> None:
-        """Commit now, then forget: a look-up between the two would remember the old row again."""
+    async def commit_change(self, session: AsyncSession, *tenant_ids: str) -> None:
+        """Commit now, then forget as `invalidate`: a look-up between the two would remember the old
+        row again."""
         await session.commit()
-        await self.invalidate()
+        await self.invalidate(*tenant_ids)
 
     async def commit_ended(self, session: AsyncSession, hashes: Sequence[str]) -> None:
         """Commit, then forget sessions that have ended, and nobody else's. Their marks outlive a
@@ -257,22 +302,23 @@ class Authenticator:
         }
 
     async def _recall(
-        self, digest: str, over: str | None = None
-    ) -> tuple[bytes | None, _Known | None]:
-        """The current epoch (None: Redis does not answer) and the remembered key, if still good."""
+        self, digest: str, whose: Callable[[], Awaitable[str]], over: str | None
+    ) -> tuple[str, _Epochs | None, _Known | None]:
+        """Whose it is, the current epochs (None: nothing is remembered) and what is remembered.
+        Raises RedisError, and what `whose` raises."""
         if self._cache_s == 0:
-            return None, None
-        try:
-            keys = [_EPOCH, _cache_key(digest), *([] if over is None else [over])]
-            raw_epoch, raw, *is_over = await self._redis.mget(keys)
-        except RedisError as error:
-            _log.warning("key cache not reachable", reason=str(error))
-            return None, None
-        epoch = epoch_of(raw_epoch)
-        if is_over not in ([], [None]):
-            return epoch, None
-        known = self._opened(digest, raw)
-        return epoch, known if known is not None and known.epoch == epoch else None
+            return "", None, None
+        tenant_id = self._hints.get(digest)
+        keys = [_EPOCH, _epoch_key(tenant_id or ""), _cache_key(digest)]
+        every, own, raw, *is_over = await self._redis.mget([*keys, *filter(None, [over])])
+        known = self._opened(digest, raw) if is_over in ([], [None]) else None
+        if tenant_id is None or (known is not None and known.context.tenant_id != tenant_id):
+            tenant_id = await whose() if known is None else known.context.tenant_id
+            (own,) = await self._redis.mget([_epoch_key(tenant_id)])
+            self._hints[digest] = tenant_id
+            if len(self._hints) > _HINTS_MAX:
+                self._hints.popitem(last=False)
+        return tenant_id, _Epochs(epoch_of(every), epoch_of(own)), known
 
     def _opened(self, digest: str, raw: bytes | str | None) -> _Known | None:
         """None too for what is not ours, which the next look-up replaces."""
@@ -282,18 +328,16 @@ class Authenticator:
         except msgspec.MsgspecError:  # of another version
             return None
 
-    async def _remember(
-        self, digest: str, epoch: bytes | None, expires_at: datetime | None, context: TenantContext
-    ) -> None:
-        if epoch is None:
-            return
-        # The epoch was read before the rows were: a change in between has raised it since.
-        content = msgspec.msgpack.encode(_Known(epoch, expires_at, context))
-        raw = self._seal.close(_SEALED, digest, content, self._cache_s)
+    async def _remember(self, digest: str, known: _Known) -> None:
+        raw = self._seal.close(_SEALED, digest, msgspec.msgpack.encode(known), self._cache_s)
         try:
             await self._redis.set(_cache_key(digest), raw, ex=self._cache_s)
         except RedisError as error:
             _log.warning("key cache could not be written", reason=str(error))
+
+
+def _epoch_key(tenant_id: str) -> str:
+    return f"{_EPOCH}:{tenant_id}"
 
 
 def _over_key(session_hash: str) -> str:

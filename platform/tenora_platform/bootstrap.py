@@ -391,7 +391,7 @@ def _unreachable(url: URL, error: Exception) -> str:
 
 
 def _unusable(url: URL, error: DBAPIError) -> str:
-    where = url.difference_update_query(["options"]).render_as_string(hide_password=True)
+    where = shown(url)
     if isinstance(error.orig, ReadOnlySqlTransaction):
         return (
             f"The database at {where} takes no writes ({_first_line(error)}): it is a standby, or "

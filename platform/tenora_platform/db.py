@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, ManagesConnection, QueuePool
 
-from tenora_engine.printable import brief
+from tenora_engine.printable import brief, hide_secrets
 from tenora_platform import db_link
 from tenora_platform.asking import watch
 from tenora_platform.installation import Installation
@@ -72,8 +72,8 @@ def bounded(url: URL) -> URL:
 
 
 def shown(url: URL) -> str:
-    """The URL as the operator gave it, without the password."""
-    return url.difference_update_query(["options", *db_link.TCP]).render_as_string()
+    """The URL as the operator gave it, without the passwords in it."""
+    return hide_secrets(url.difference_update_query(["options", *db_link.TCP]).render_as_string())
 
 
 def with_options(url: URL, values: Mapping[str, str]) -> URL:

@@ -12,7 +12,13 @@ from typing import TextIO, cast
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from tenora_engine.printable import CONTINUED, log_printable, printable, printable_lines
+from tenora_engine.printable import (
+    CONTINUED,
+    hide_secrets,
+    log_printable,
+    printable,
+    printable_lines,
+)
 from tenora_platform.keys import hide_keys
 
 _OF_SEVERAL_LINES = ("exception", "stack")
@@ -54,11 +60,15 @@ def configure_logging(level: str) -> None:
 
 def _made_printable(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
     """The last before an entry becomes text. Of what a client sent (a path, a name) it has no
-    key."""
+    key, and of a server's URL no password."""
     for name, value in entry.items():
         if name in _OF_SEVERAL_LINES:
-            entry[name] = CONTINUED + printable_lines(hide_keys(str(value)), CONTINUED)
+            entry[name] = CONTINUED + printable_lines(_hidden(str(value)), CONTINUED)
         elif not isinstance(value, bool | int | float | None):
             shown = value if isinstance(value, str) else repr(value)
-            entry[name] = printable(hide_keys(shown))
+            entry[name] = printable(_hidden(shown))
     return entry
+
+
+def _hidden(text: str) -> str:
+    return hide_secrets(hide_keys(text))

@@ -10,12 +10,15 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from tenora_engine.private_folders import make_private
+from tenora_platform.ownership import read_own
+
 _LEFT_BY_US = ("postgres/data", "objects", "outbox", "admin_keys")
 """In a data directory: who has one of these had a secret before."""
 
 
 SECRET_MIN = 32
-"""Characters of a server secret."""
+"""Visible characters of a server secret."""
 
 
 class SecretLostError(Exception):
@@ -44,22 +47,30 @@ class ServerSecret:
 
 def load_secret(data_dir: Path, configured: str | None) -> ServerSecret:
     """The operator's TENORA_SECRET, else the one kept in `<data-dir>/secret` (made on first use,
-    readable by its owner only). Raises SecretLostError where it is gone and data is not."""
+    readable by its owner only). Raises SecretLostError where it is gone and data is not, and
+    ForeignOwnerError for another user's."""
     if configured:
         return ServerSecret(configured.encode())
     path = data_dir / "secret"
     if not path.exists():
         _refuse_beside_data(data_dir, path)
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(data_dir)
         _make_private(path, secrets.token_hex(32) + "\n")
     try:
-        kept = path.read_text(encoding="utf-8").strip()
+        kept = read_own(path).strip()
     except UnicodeDecodeError as error:
         raise SecretLostError(_lost(path, "is not text: it is damaged")) from error
-    if len(kept) < SECRET_MIN:
-        how = f"has only {len(kept)} of at least {SECRET_MIN} characters" if kept else "is empty"
+    if visible(kept) < SECRET_MIN:
+        how = (
+            f"has only {visible(kept)} of at least {SECRET_MIN} characters" if kept else "is empty"
+        )
         raise SecretLostError(_lost(path, how))
     return ServerSecret(kept.encode())
+
+
+def visible(text: str) -> int:
+    """How many of its characters can be seen: others are no secret that somebody chose."""
+    return sum(each.isprintable() and not each.isspace() for each in text)
 
 
 def kept_secret(data_dir: Path, configured: str | None) -> ServerSecret | None:
@@ -72,7 +83,7 @@ def kept_secret(data_dir: Path, configured: str | None) -> ServerSecret | None:
 
 def keep_secret(data_dir: Path, secret: ServerSecret) -> None:
     """Put it where `load_secret` finds it, unless another is there."""
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(data_dir)
     _make_private(data_dir / "secret", secret.root.decode() + "\n")
 
 

@@ -69,6 +69,7 @@ class PlatformServer(uvicorn.Server):
                 ws="none",
                 timeout_graceful_shutdown=math.ceil(settings.drain_s) + _LAST_WORDS_S,
                 server_header=False,
+                proxy_headers=settings.trusts_proxies,
                 forwarded_allow_ips=settings.trusted_proxies,
             )
         )

@@ -31,13 +31,14 @@ from tenora_engine.machine import this_machine
 from tenora_engine.text.tool_formats import ToolFormatName
 from tenora_platform.gpu import choose_device
 from tenora_platform.installation import InstallationName
+from tenora_platform.plain_text import ONE_LINE
 from tenora_platform.resources import default_draft_layer, is_installed
-from tenora_platform.secret import SECRET_MIN, ServerSecret, load_secret
+from tenora_platform.secret import SECRET_MIN, ServerSecret, load_secret, visible
+from tenora_platform.setting_urls import address_of, is_safe, names_a_server
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
-_PUBLIC_URL = re.compile(r"^https?://[^/?#\s]+(/[A-Za-z0-9._~-]+)*/?$")
-_SAFE_URL = re.compile(r"^(https://[^/?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?)[^?#]*$")
+_PUBLIC_PATH = re.compile(r"^(/[A-Za-z0-9._~-]+)*/?$")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(|[kmgt]i?)b?\s*$", re.IGNORECASE)
 
 
@@ -57,15 +58,24 @@ ADMIN_KEY_MIN = 16
 """Characters of a configured admin key; of the server secret, `secret.SECRET_MIN`."""
 
 
-def _long_enough(name: str, least: int) -> AfterValidator:
-    def check(value: SecretStr) -> SecretStr:
-        if len(value.get_secret_value().strip()) < least:
-            raise ValueError(
-                f"{name} must have at least {least} characters; `openssl rand -hex 32` makes one"
-            )
-        return value
+def _admin_key(value: SecretStr) -> SecretStr:
+    """Without what surrounds it, which no request can send."""
+    key = value.get_secret_value().strip()
+    if re.match(ONE_LINE, key) is None or sum("!" <= each <= "~" for each in key) < ADMIN_KEY_MIN:
+        raise ValueError(
+            f"TENORA_ADMIN_KEY must have at least {ADMIN_KEY_MIN} characters of visible ASCII, and "
+            "none that is hidden; `openssl rand -hex 32` makes one"
+        )
+    return SecretStr(key)
 
-    return AfterValidator(check)
+
+def _secret(value: SecretStr) -> SecretStr:
+    if visible(value.get_secret_value()) < SECRET_MIN:
+        raise ValueError(
+            f"TENORA_SECRET must have at least {SECRET_MIN} characters that can be seen; `openssl "
+            "rand -hex 32` makes one"
+        )
+    return value
 
 
 _SERVERS = {
@@ -86,7 +96,11 @@ class Settings(BaseSettings):
     """One platform process and its engine. Frozen; `with_urls` returns a changed copy."""
 
     model_config = SettingsConfigDict(
-        env_prefix="TENORA_", frozen=True, extra="forbid", use_attribute_docstrings=True
+        env_prefix="TENORA_",
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # of a secret that is too short, too
     )
 
     # The HTTP edge
@@ -96,9 +110,9 @@ class Settings(BaseSettings):
     """Port to listen on."""
     workers: int = Field(default=1, ge=1)
     """Number of API processes behind the port."""
-    admin_key: Annotated[SecretStr, _long_enough("TENORA_ADMIN_KEY", ADMIN_KEY_MIN)] | None = None
+    admin_key: Annotated[SecretStr, AfterValidator(_admin_key)] | None = None
     """The first admin key; generated and shown once if not set."""
-    secret: Annotated[SecretStr, _long_enough("TENORA_SECRET", SECRET_MIN)] | None = None
+    secret: Annotated[SecretStr, AfterValidator(_secret)] | None = None
     """The server secret, the same for all processes; kept in the data directory if not set."""
     max_body: Size = 8 * 1024**2
     """Maximum JSON body of an inference request; other requests can have 1 MiB."""
@@ -120,7 +134,8 @@ class Settings(BaseSettings):
     cors_origins: str = ""
     """Origins whose pages may call the API (comma-separated), or *; empty: none."""
     trusted_proxies: str = "127.0.0.1"
-    """Addresses of proxies whose X-Forwarded-For is trusted (comma-separated), or *."""
+    """Addresses of proxies whose X-Forwarded-For is trusted (comma-separated), or *; none: no
+    proxy's."""
     max_connections: int | None = Field(default=None, ge=1)
     """Maximum number of connections; default: what the limit of open files allows."""
     max_address_connections: int = Field(default=1000, ge=1)
@@ -313,19 +328,18 @@ class Settings(BaseSettings):
     def _is_url(cls, value: str | None, info: ValidationInfo) -> str | None:
         """Without the value in the error: it may hold a password."""
         example, schemes = _SERVERS[str(info.field_name)]
-        if value is None:
-            return None
-        try:
-            if urlsplit(value).scheme.partition("+")[0] in schemes:
-                return value
-        except ValueError:
-            pass
-        raise ValueError(f"must be a URL, such as {example}")
+        if value is None or names_a_server(value, schemes):
+            return value
+        raise ValueError(
+            f"must be a URL, such as {example}; characters such as / @ # ? and % in a password are "
+            "written as %2F %40 %23 %3F and %25"
+        )
 
     @field_validator("public_url")
     @classmethod
     def _is_address(cls, value: str | None) -> str | None:
-        if value is not None and not _PUBLIC_URL.match(value):
+        parts = None if value is None else address_of(value)
+        if value is not None and (parts is None or not _PUBLIC_PATH.match(parts.path)):
             raise ValueError(
                 "must be an address such as https://tenora.example or https://example.com/tenora"
             )
@@ -342,7 +356,7 @@ class Settings(BaseSettings):
                 "url>/auth/callback"
             )
         for name, url in (("oidc_issuer", self.oidc_issuer), ("public_url", self.public_url)):
-            if not _SAFE_URL.match(url):
+            if not is_safe(url):
                 raise ValueError(
                     f"TENORA_{name.upper()} must start with https:// (http:// only for this "
                     "machine)"
@@ -359,6 +373,12 @@ class Settings(BaseSettings):
         """The path of the public URL, below which a proxy shows us, such as `/tenora`; "" at the
         root of its host."""
         return urlsplit(self.base_url).path
+
+    @property
+    def trusts_proxies(self) -> bool:
+        """Whether any proxy's word counts for where a request came from. An empty setting is an
+        absent one, so that it takes a word to say none."""
+        return self.trusted_proxies.strip().lower() != "none"
 
     @property
     def canary_base_url(self) -> str:

@@ -44,7 +44,13 @@ async def test_rotation_overlaps(api: Api) -> None:
     for key in (tenant.key, new["key"]):
         assert (await api.call(key, "GET", "/v1/limits")).status_code == 200
     gone = await api.call(new["key"], "DELETE", f"/v1/api_keys/{tenant.key_id}")
-    assert gone.json() == {"id": tenant.key_id, "object": "api_key", "deleted": True}
+    assert gone.json() == {
+        "id": tenant.key_id,
+        "object": "api_key",
+        "deleted": True,
+        "keys": 1,
+        "webhook_endpoints": 0,
+    }
     assert (await api.call(tenant.key, "GET", "/v1/limits")).status_code == 401
     assert (await api.call(new["key"], "GET", "/v1/limits")).status_code == 200
     again = await api.call(new["key"], "DELETE", f"/v1/api_keys/{tenant.key_id}")

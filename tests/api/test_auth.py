@@ -112,6 +112,70 @@ async def test_a_burst_looks_its_key_up_once(api: Api, monkeypatch: pytest.Monke
     assert len(looked_up) == 1
 
 
+async def test_a_tenants_change_forgets_its_own_keys_everywhere_and_nobody_elses(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+    look_up = Authenticator._look_up
+
+    async def counted(self: Authenticator, session: Any, prefix: str, digest: str) -> Any:
+        looked_up.append(prefix)
+        return await look_up(self, session, prefix, digest)
+
+    monkeypatch.setattr(Authenticator, "_look_up", counted)
+    async with make_api() as one, make_api() as other:  # as two processes
+        mine, another = await one.new_tenant(), await one.new_tenant()
+
+        async def all_are_known() -> None:
+            for worker in (one, other):
+                for tenant in (mine, another):
+                    assert (await worker.call(tenant.key, "GET", "/v1/limits")).status_code == 200
+
+        await all_are_known()
+        others = another.key.split("_")[1]
+        looked_up.clear()
+        path = f"/v1/api_keys/{mine.key_id}"
+        changes: list[tuple[str, str, dict[str, Any]]] = [
+            ("PATCH", path, {"name": "renamed"}),
+            ("POST", "/v1/api_keys", {"name": "a child"}),
+            ("POST", f"{path}/rotate", {"overlap_s": 600}),
+            ("PATCH", "/v1/settings", {"keep_contents_days": 1}),
+        ]
+        for method, where, body in changes:
+            done = await one.call(mine.key, method, where, json=body)
+            assert done.status_code in (200, 201), done.text
+            await all_are_known()
+        assert mine.key.split("_")[1] in looked_up
+        assert others not in looked_up
+        assert (await other.call(mine.key, "DELETE", path)).status_code == 200
+        for worker in (one, other):
+            assert (await worker.call(mine.key, "GET", "/v1/limits")).status_code == 401
+            assert (await worker.call(another.key, "GET", "/v1/limits")).status_code == 200
+        assert others not in looked_up
+
+
+async def test_a_change_during_a_look_up_is_not_missed(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process that did not know whose the key is either: the rows are read after the epochs,
+    and what was read before a change is not remembered as good after it."""
+    look_up = Authenticator._of_key
+    async with make_api() as one, make_api() as other:
+        tenant = await one.new_tenant()
+        path = f"/admin/v1/tenants/{tenant.id}/api_keys/{tenant.key_id}"
+
+        async def changed_meanwhile(self: Authenticator, *args: Any) -> Any:
+            found = await look_up(self, *args)
+            monkeypatch.setattr(Authenticator, "_of_key", look_up)
+            assert (await other.admin("DELETE", path)).status_code == 200
+            return found
+
+        monkeypatch.setattr(Authenticator, "_of_key", changed_meanwhile)
+        assert (await one.call(tenant.key, "GET", "/v1/limits")).status_code == 200
+        for worker in (one, other):
+            assert (await worker.call(tenant.key, "GET", "/v1/limits")).status_code == 401
+
+
 async def test_suspended_tenants_are_out_at_once_and_come_back(api: Api) -> None:
     tenant = await api.new_tenant()
     assert (await api.call(tenant.key, "GET", "/v1/limits")).status_code == 200

@@ -35,9 +35,10 @@ KINDS = {
     "mark": r"tenora:installation",
     "processes": r"tenora:processes",
     "epoch of keys": r"tenora:auth:epoch",
+    "epoch of a tenant's keys": rf"tenora:auth:epoch:{_ID}",
     "identity": r"tenora:auth:key:[0-9a-f:]+",
     "session that ended": r"tenora:auth:over:[0-9a-f]{64}",
-    "sign-in attempts": r"tenora:sign_in:(address|of):.+",
+    "sign-in attempts": r"tenora:sign_in:(address|key|of):.+",
     "epoch of names": rf"tenora:models:{_ID}:epoch",
     "name": rf"tenora:models:{_ID}:means:.+",
     "limits: holds": rf"tenora:limits:\{{{_ID}\}}:holds",
@@ -139,6 +140,7 @@ async def filled(world: World) -> None:
     """Every kind of key is there."""
     api, state, redis = world.api, world.api.state, world.redis
     await state.auth.invalidate()
+    await state.auth.invalidate(*(each.tenant.id for each in world.people))
     for each in world.people:
         await state.resolver.invalidate(each.tenant.id)
     for each in world.people:

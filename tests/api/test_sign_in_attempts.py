@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisAway
@@ -13,9 +14,17 @@ from sqlalchemy import func, select, update
 from api_harness import ADMIN_KEY, Api
 from people import session_of_key, signed_in
 from platform_fixtures import MakeApi
-from tenora_platform.errors import RateLimitedError
+from tenora_platform.errors import RateLimitedError, UnauthorizedError
+from tenora_platform.keys import make_key
 from tenora_platform.people import attempts
-from tenora_platform.people.attempts import BEGUN_MAX, FAILED_MAX, SignInAttempts, network_of
+from tenora_platform.people.attempts import (
+    BEGUN_MAX,
+    CHECKED_AT_ONCE,
+    FAILED_MAX,
+    WRONG_KEYS_MAX,
+    SignInAttempts,
+    network_of,
+)
 from tenora_platform.people.sessions import COOKIE, OPEN_MAX
 from tenora_platform.people.tables import SessionRow
 
@@ -50,6 +59,73 @@ async def test_wrong_keys_are_refused_after_some(make_api: MakeApi) -> None:
 async def test_right_keys_do_not_count_as_failures(api: Api) -> None:
     for _ in range(FAILED_MAX + 2):
         await session_of_key(api, ADMIN_KEY)
+
+
+async def test_right_sign_ins_at_once_wait_for_each_other(api: Api) -> None:
+    body = {"key": ADMIN_KEY}
+    answers = await asyncio.gather(
+        *(api.http.post("/auth/session", json=body) for _ in range(FAILED_MAX + 15))
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    assert api.state.attempts._places == {}  # nothing is left of them
+
+
+async def test_attempts_of_an_address_are_checked_a_few_at_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many guesses beyond the limit are looked at, at most."""
+    limits: SignInAttempts = api.state.attempts
+    checked = 0
+
+    async def guess() -> None:
+        nonlocal checked
+        async with limits.attempt("192.0.2.1"):
+            checked += 1
+            await asyncio.sleep(0)
+            raise UnauthorizedError("wrong")
+
+    said = await asyncio.gather(*(guess() for _ in range(200)), return_exceptions=True)
+    assert FAILED_MAX <= checked <= FAILED_MAX + CHECKED_AT_ONCE
+    assert sum(type(each) is UnauthorizedError for each in said) == FAILED_MAX
+
+
+@pytest.mark.parametrize("wrong", [WRONG, "anything", make_key().text, make_key("tna").text])
+async def test_wrong_bearer_keys_are_limited_and_right_ones_are_not(
+    make_api: MakeApi, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one address, which may be a proxy's, over all processes and routes."""
+    monkeypatch.setattr(attempts, "WRONG_KEYS_MAX", WRONG_KEYS_MAX)  # as it is, not in tests
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(attempts._log, "warning", lambda event, **more: lines.append(more))
+    paths = ["/v1/usage", "/admin/v1/tenants", "/v1/me", "/metrics"]
+    async with make_api() as first, make_api() as second:  # as two processes
+        tenant = await first.new_tenant()
+        answers = [
+            await (first, second)[i % 2].call(wrong, "GET", paths[i % len(paths)])
+            for i in range(WRONG_KEYS_MAX + 8)
+        ]
+        assert [a.status_code for a in answers] == [401] * WRONG_KEYS_MAX + [429] * 8
+        refused = answers[-1]
+        assert refused.json()["error"]["code"] == "too_many_wrong_keys"
+        assert 1 <= int(refused.headers["retry-after"]) <= attempts.WINDOW_S
+        assert [each["requests"] for each in lines] == [1, WRONG_KEYS_MAX + 1]
+        for api in (first, second):
+            assert (await api.call(tenant.key, "GET", "/v1/me")).status_code == 200
+            assert (await api.admin("GET", "/admin/v1/tenants")).status_code == 200
+        assert (await session_of_key(second, tenant.key)).token  # signing in is counted apart
+        assert "tenora_wrong_keys_total" in (await first.admin("GET", "/metrics")).text
+
+
+async def test_a_right_key_costs_nothing_to_count(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def counted(**_: object) -> None:
+        raise AssertionError("a right key was counted")
+
+    tenant = await api.new_tenant()
+    monkeypatch.setattr(api.state.attempts, "_take", counted)
+    assert (await api.call(tenant.key, "GET", "/v1/me")).status_code == 200
+    assert (await api.admin("GET", "/admin/v1/tenants")).status_code == 200
 
 
 async def test_a_key_begins_so_many_sessions(api: Api) -> None:
@@ -103,10 +179,14 @@ async def test_without_redis_a_process_counts_for_itself(
 
     monkeypatch.setattr(limits, "_take", gone)
     for _ in range(FAILED_MAX):
-        await limits.begin("192.0.2.1")
+        with pytest.raises(UnauthorizedError):
+            async with limits.attempt("192.0.2.1"):
+                raise UnauthorizedError("wrong")
     with pytest.raises(RateLimitedError):
-        await limits.begin("192.0.2.1")
-    await limits.begin("192.0.2.2")
+        async with limits.attempt("192.0.2.1"):
+            pass
+    async with limits.attempt("192.0.2.2"):
+        pass
 
 
 @pytest.mark.parametrize(

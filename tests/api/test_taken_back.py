@@ -4,12 +4,13 @@ who was removed, has another role, or whose key was revoked or rotated."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
 
-from api_harness import Api
+from api_harness import ADMIN_KEY, Api, TestTenant
 from people import Person, session_of_key, signed_in
 from tenora_platform.errors import ForbiddenError
 from tenora_platform.evaluations.payers import tenant_of
@@ -313,3 +314,92 @@ async def test_an_evaluation_ends_with_the_person_who_created_it(api: Api) -> No
     await owner.call("DELETE", f"/v1/people/{person.id}")
     with pytest.raises(ForbiddenError):
         await tenant_of(api.state, tenant.id, person.id)
+
+
+async def endpoint_by(api: Api, key: str) -> str:
+    body = {"url": "https://hooks.example/x", "types": ["key.created"]}
+    made = await api.call(key, "POST", "/v1/webhook_endpoints", json=body)
+    assert made.status_code == 201, made.text
+    return str(made.json()["id"])
+
+
+async def child_of(api: Api, key: str, **body: Any) -> dict[str, Any]:
+    made = await api.call(key, "POST", "/v1/api_keys", json=body)
+    assert made.status_code == 201, made.text
+    return dict(made.json())
+
+
+@dataclass
+class Family:
+    """A tenant's key that has made a child, an endpoint of each, and an endpoint of another key."""
+
+    tenant: TestTenant
+    other_key: str
+    child: dict[str, Any]
+    endpoints: list[str]
+    another_endpoint: str
+
+    async def state(self, api: Api) -> tuple[int, list[bool]]:
+        """What the child is answered, and which endpoints are enabled, the other's last."""
+        answer = await api.call(self.child["key"], "GET", "/v1/limits")
+        path = "/v1/webhook_endpoints"
+        listed = (await api.call(self.other_key, "GET", path)).json()["data"]
+        enabled = {each["id"]: each["enabled"] for each in listed}
+        return answer.status_code, [
+            enabled[each] for each in (*self.endpoints, self.another_endpoint)
+        ]
+
+
+async def new_family(api: Api) -> Family:
+    tenant = await api.new_tenant()
+    path = f"/admin/v1/tenants/{tenant.id}/api_keys"
+    other_key = (await api.admin("POST", path, json={})).json()["key"]
+    child = await child_of(api, tenant.key)
+    endpoints = [await endpoint_by(api, key) for key in (tenant.key, child["key"])]
+    return Family(tenant, other_key, child, endpoints, await endpoint_by(api, other_key))
+
+
+@pytest.mark.parametrize("by", ["the operator", "itself"])
+@pytest.mark.parametrize(
+    ("overlap_s", "query", "kept"),
+    [(0, "", False), (0, "?revoke_keys=false", True), (600, "", True)],
+)
+async def test_a_keys_children_and_webhooks_end_with_its_secret(
+    api: Api, by: str, overlap_s: int, query: str, kept: bool
+) -> None:
+    family = await new_family(api)
+    tenant = family.tenant
+    if by == "itself":
+        caller, path = tenant.key, f"/v1/api_keys/{tenant.key_id}"
+    else:
+        caller, path = ADMIN_KEY, f"/admin/v1/tenants/{tenant.id}/api_keys/{tenant.key_id}"
+    body = {"overlap_s": overlap_s}
+    done = await api.call(caller, "POST", f"{path}/rotate{query}", json=body)
+    assert done.status_code == 200, done.text
+    assert (await api.call(done.json()["key"], "GET", "/v1/limits")).status_code == 200
+    assert await family.state(api) == ((200 if kept else 401), [kept, kept, True])
+
+
+@pytest.mark.parametrize(("query", "kept"), [("", False), ("?disable_webhooks=false", True)])
+async def test_a_keys_webhooks_are_disabled_with_it(api: Api, query: str, kept: bool) -> None:
+    family = await new_family(api)
+    path = f"/v1/api_keys/{family.tenant.key_id}{query}"
+    done = (await api.call(family.other_key, "DELETE", path)).json()
+    assert (done["object"], done["keys"]) == ("api_key", 2)
+    assert done["webhook_endpoints"] == (0 if kept else 2)
+    assert await family.state(api) == (401, [kept, kept, True])
+    (enabled,) = family.endpoints[:1]
+    path = f"/v1/webhook_endpoints/{enabled}"
+    again = await api.call(family.other_key, "PATCH", path, json={"enabled": True})
+    assert again.json()["enabled"] is True
+
+
+async def test_a_keys_webhooks_are_disabled_with_the_scope_that_they_need(api: Api) -> None:
+    family = await new_family(api)
+    path = f"/v1/api_keys/{family.tenant.key_id}"
+    body: dict[str, Any] = {"scopes": ["inference", "usage", "keys"]}
+    assert (await api.call(family.other_key, "PATCH", path, json=body)).status_code == 200
+    assert (await family.state(api))[1] == [True, True, True]
+    body = {"scopes": ["inference", "usage"]}
+    assert (await api.call(family.other_key, "PATCH", path, json=body)).status_code == 200
+    assert (await family.state(api))[1] == [False, False, True]

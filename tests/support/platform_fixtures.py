@@ -23,6 +23,7 @@ from tenora_platform.db import libpq_url, psycopg_url
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.installation import DEFAULT
+from tenora_platform.people import attempts
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
@@ -93,6 +94,14 @@ def plain_logs() -> None:
             renderer,
         ]
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def any_number_of_wrong_keys() -> Iterator[None]:
+    """Tests ask with more of them in a minute, from one address, than is served."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempts, "WRONG_KEYS_MAX", 10**9)
+        yield
 
 
 @pytest.fixture(scope="session")

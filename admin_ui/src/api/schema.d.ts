@@ -1230,7 +1230,10 @@ export interface paths {
         get: operations["admin_get_tenant_key"];
         put?: never;
         post?: never;
-        /** Revoke Tenant Key */
+        /**
+         * Revoke Tenant Key
+         * @description As DELETE /v1/api_keys/{key_id}.
+         */
         delete: operations["admin_revoke_tenant_key"];
         options?: never;
         head?: never;
@@ -2317,7 +2320,8 @@ export interface paths {
         /**
          * Revoke Key
          * @description Revoke a key (also the one that sends the request) with all keys that it created, and end
-         *     their requests in flight; they are billed for what was generated.
+         *     their requests in flight; they are billed for what was generated. Webhook endpoints whose
+         *     address one of them gave are disabled.
          */
         delete: operations["api_keys_revoke_key"];
         options?: never;
@@ -2344,7 +2348,8 @@ export interface paths {
          * Rotate Key
          * @description Give the key a new secret, effective now; it is only in this answer. The previous secret
          *     stays valid for `overlap_s` (one day by default); with 0 it ends at once, with its requests in
-         *     flight. The key's id, limits and usage do not change.
+         *     flight, the keys that the key created, and their webhooks and its own: whoever had the secret
+         *     may have them. The key's id, limits and usage do not change.
          */
         post: operations["api_keys_rotate_key"];
         delete?: never;
@@ -9989,6 +9994,31 @@ export interface components {
             reason: string;
         };
         /**
+         * RevokedApiKey
+         * @description How many keys ended, with it those that it created, and how many webhook endpoints were
+         *     disabled that led where one of them had said.
+         */
+        RevokedApiKey: {
+            /**
+             * Deleted
+             * @default true
+             * @constant
+             */
+            deleted: true;
+            /** Id */
+            id: string;
+            /** Keys */
+            keys: number;
+            /**
+             * Object
+             * @default api_key
+             * @constant
+             */
+            object: "api_key";
+            /** Webhook Endpoints */
+            webhook_endpoints: number;
+        };
+        /**
          * Rollout
          * @description `held`: the rollout is paused, neither advancing nor rolling back, and why. `numbers` are
          *     current while it runs (null: Redis does not answer); after an automatic rollback they are those
@@ -12041,7 +12071,8 @@ export interface components {
          * WebhookEndpoint
          * @description `created_by`, and `url_by` for who changed its address last (null: nobody): `api_key:`,
          *     `person:` or `admin_key:` and an id. An endpoint is disabled when the person whose address it
-         *     has is removed, or loses the role for it.
+         *     has is removed, or loses the role for it, and when the key is revoked, rotated without an
+         *     overlap, or loses the scope `keys`.
          */
         WebhookEndpoint: {
             /**
@@ -14527,7 +14558,10 @@ export interface operations {
     };
     admin_revoke_tenant_key: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to disable the webhooks that it and they created */
+                disable_webhooks?: boolean;
+            };
             header?: never;
             path: {
                 key_id: string;
@@ -14552,7 +14586,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Deleted"];
+                    "application/json": components["schemas"]["RevokedApiKey"];
                 };
             };
         };
@@ -14595,7 +14629,10 @@ export interface operations {
     };
     admin_rotate_tenant_key: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description With `overlap_s` 0: whether to revoke the keys that it created, and to disable the webhooks that it and they created */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 key_id: string;
@@ -16954,7 +16991,10 @@ export interface operations {
     };
     api_keys_revoke_key: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether to disable the webhooks that it and they created */
+                disable_webhooks?: boolean;
+            };
             header?: never;
             path: {
                 key_id: string;
@@ -16978,7 +17018,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Deleted"];
+                    "application/json": components["schemas"]["RevokedApiKey"];
                 };
             };
         };
@@ -17020,7 +17060,10 @@ export interface operations {
     };
     api_keys_rotate_key: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description With `overlap_s` 0: whether to revoke the keys that it created, and to disable the webhooks that it and they created */
+                revoke_keys?: boolean;
+            };
             header?: never;
             path: {
                 key_id: string;

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenora_engine.errors import ModelLoadError
+from tenora_engine.private_folders import make_private
 
 if TYPE_CHECKING:  # converting needs them, which is done once; who only looks is spared torch
     import numpy as np
@@ -59,7 +60,7 @@ def ensure_default_model(data_dir: Path) -> Path:
         )
     source = find_gguf()
     print(f"tenora: converting {NAME} into {folder} (once)", file=sys.stderr, flush=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_private(folder.parent)
     scratch = Path(tempfile.mkdtemp(prefix=f".{NAME}.", dir=folder.parent))
     try:
         scratch.chmod(0o755)

@@ -18,6 +18,7 @@ import zmq
 from zmq.utils import z85
 
 from tenora_engine.errors import EngineUnavailableError, InsecureEndpointError
+from tenora_engine.private_folders import make_private
 from tenora_engine.transport.strangers import HANDSHAKE_S, Strangers, can_watch
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class EngineAddress(msgspec.Struct, frozen=True):
             raise EngineUnavailableError(f"cannot listen at {self.endpoint}: {error}") from error
 
     def _bind_unix(self, router: zmq.Socket[bytes], path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         if _is_served(path):  # ZeroMQ would take the path from whoever listens there
             raise EngineUnavailableError(f"another engine is listening at {self.endpoint}")
         before = os.umask(0o177)  # a socket of mode 600 from the first moment

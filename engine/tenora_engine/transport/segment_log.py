@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tenora_engine.errors import EngineUnavailableError
+from tenora_engine.private_folders import make_private
 
 RECORD = 1
 ACK = 2
@@ -47,7 +48,7 @@ class SegmentLog:
 
     def __init__(self, directory: Path, segment_bytes: int = _SEGMENT_BYTES) -> None:
         """Raises EngineUnavailableError when another process holds the directory."""
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._lock_fd = os.open(directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)

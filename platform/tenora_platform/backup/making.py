@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import UNSET
 from obstore.store import ObjectStore
 
+from tenora_engine.private_folders import make_private
 from tenora_platform.admin_key import made_keys
 from tenora_platform.backup.dump import Snapshot, nothing_deleted
 from tenora_platform.backup.manifest import FILE, FORMAT, SECRET_FILE, Manifest, encode, sealed
@@ -32,7 +33,7 @@ def make_backup(
 
     _refuse_within_store(location, settings.object_store_url)
     if "://" not in location:
-        Path(location).mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(Path(location))
     place = Place(location)
     if not place.is_empty():
         raise BackupError(

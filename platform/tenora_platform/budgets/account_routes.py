@@ -43,7 +43,7 @@ async def put_budget(
     would pass it: 429 `insufficient_quota` with `error.budget` `account_month`. It needs prices in
     one currency."""
     found = await account.put(session, state.audit, tenant.actor, tenant.tenant_id, body)
-    await state.auth.commit_change(session)
+    await state.auth.commit_change(session, tenant.tenant_id)
     return found
 
 
@@ -51,7 +51,7 @@ async def put_budget(
 async def delete_budget(session: TenantSession, state: State, tenant: BillingTenant) -> Deleted:
     """Remove the account's budget. Those of the plan and of keys stay."""
     await account.drop(session, state.audit, tenant.actor, tenant.tenant_id)
-    await state.auth.commit_change(session)
+    await state.auth.commit_change(session, tenant.tenant_id)
     return Deleted(id=tenant.tenant_id, object="account_budget")
 
 

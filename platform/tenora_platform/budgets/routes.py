@@ -50,7 +50,7 @@ async def create_credit(
         after=grant.model_dump(include={"amount", "currency", "kind", "expires_at", "note"}),
     )
     await session.commit()  # before it is looked up again
-    await state.auth.invalidate()
+    await state.auth.invalidate(tenant_id)
     with contextlib.suppress(RedisError):  # the true-up says it, a minute after Redis is back
         await state.budgets.store.forget_credit(tenant_id)
     return grant

@@ -10,7 +10,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tenora_engine.machine import raise_open_files
+from tenora_engine.private_folders import make_private
 from tenora_platform.cli.errors import CliError, plain_words
+from tenora_platform.ownership import require_own
 from tenora_platform.processes.listening import listen
 from tenora_platform.settings import Settings
 
@@ -75,7 +77,9 @@ _PROBE_BYTES = 64 * 1024
 
 
 def check_data_dir(settings: Settings) -> None:
-    """The data directory is there, or made now, and can be written to. Raises CliError."""
+    """The data directory is there, or made now, and can be written to. Raises CliError,
+    and ForeignOwnerError where it is another user's."""
+    require_own(settings.data_dir)
     _check_folder(settings.data_dir)
     for name in _WRITTEN:
         folder = settings.data_dir / name
@@ -135,7 +139,7 @@ def check_folders(settings: Settings) -> None:
 
 def _check_folder(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(bytes(_PROBE_BYTES))
             os.fsync(probe.fileno())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.machine import default_memory_bytes, this_machine
+from tenora_engine.printable import hide_secrets
 from tenora_engine.threads import compute_threads, too_many_threads
 from tenora_platform import marks
 from tenora_platform.bootstrap import (
@@ -49,7 +50,6 @@ class Finding:
 
 def report(settings: Settings) -> bool:
     """Print every finding; whether nothing needed is wrong."""
-    console = terminal()
     checks: tuple[Callable[[Settings], Finding], ...] = (
         check_torch,
         check_cpus,
@@ -69,9 +69,16 @@ def report(settings: Settings) -> bool:
         check_chromium,
     )
     findings = [check(settings) for check in checks]
-    for finding in findings:
-        console.print(f"{_MARKS[finding.verdict]} {finding.what:<10} {escape(finding.text)}")
+    show_findings(findings)
     return all(finding.verdict != "wrong" for finding in findings)
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Print each in one line, whatever a driver says without its secrets."""
+    console = terminal()
+    for finding in findings:
+        text = escape(hide_secrets(finding.text))
+        console.print(f"{_MARKS[finding.verdict]} {finding.what:<10} {text}")
 
 
 def check_torch(settings: Settings) -> Finding:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from tenora_engine.errors import EngineError
+from tenora_engine.printable import hide_secrets
 from tenora_platform.cli.output import terminal
 
 
@@ -68,6 +69,7 @@ def _explain(error: Exception) -> bool:
     from tenora_platform.bootstrap import DatabaseSetupError
     from tenora_platform.embedded.process import EmbeddedServerError
     from tenora_platform.marks import TakenError
+    from tenora_platform.ownership import ForeignOwnerError
     from tenora_platform.secret import SecretLostError
     from tenora_platform.validation import in_words
 
@@ -78,6 +80,7 @@ def _explain(error: Exception) -> bool:
         DatabaseSetupError,
         TakenError,
         SecretLostError,
+        ForeignOwnerError,
         EngineError,
     )
     if isinstance(error, foreseen):
@@ -104,6 +107,6 @@ def _explain(error: Exception) -> bool:
 
 def show_error(message: str, hint: str | None = None) -> None:
     console = terminal(stderr=True)
-    console.print(f"[bold red]tenora:[/] {escape(message)}")
+    console.print(f"[bold red]tenora:[/] {escape(hide_secrets(message))}")
     if hint:
-        console.print(f"[dim]hint:[/] {escape(hint)}")
+        console.print(f"[dim]hint:[/] {escape(hide_secrets(hint))}")

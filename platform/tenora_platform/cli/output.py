@@ -13,11 +13,13 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from tenora_engine.printable import printable, printable_lines
+from tenora_engine.printable import hide_secrets, printable, printable_lines
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """A message, of several lines where it has some."""
+    """A message, of several lines where it has some; one to standard error has no secrets."""
+    if err:
+        text = hide_secrets(text)
     end = "\n" if nl or text.endswith("\n") else ""
     typer.echo(printable_lines(text) + end, err=err, nl=False)
 

@@ -230,8 +230,12 @@ def revoke_key(
 ) -> None:
     """Revoke a key, effective at once."""
     with connected(url, _either(key, tenant_id), what="a key") as api:
-        api.call("DELETE", f"{_keys_path(tenant_id)}/{key_id}")
+        ended = api.call("DELETE", f"{_keys_path(tenant_id)}/{key_id}")
     say(f"revoked {key_id}")
+    if (more := ended["keys"] - 1) > 0:
+        say(f"revoked with it: {more} that it created")
+    if ended["webhook_endpoints"]:
+        say(f"webhook endpoints disabled: {ended['webhook_endpoints']}")
 
 
 def _limit(text: str) -> tuple[str, str | int | float]:

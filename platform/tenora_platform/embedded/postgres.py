@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.engine import URL
 
+from tenora_engine.private_folders import make_private
 from tenora_platform.db import libpq_url
 from tenora_platform.embedded.process import (
     EmbeddedServerError,
@@ -91,7 +92,8 @@ class EmbeddedPostgres:
         answers. Raises EmbeddedServerError, for files too that are no whole cluster."""
         binaries = self._binaries or find_binaries()
         user = server_user()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private(self.folder.parent)
+        self.folder.mkdir(mode=0o755, exist_ok=True)  # the server's own user passes through it
         reach = [binaries / "postgres", self.data / "PG_VERSION"]
         if self.is_to_be_made():
             self._make_cluster(binaries, reach)

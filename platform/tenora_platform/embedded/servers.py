@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tenora_engine.private_folders import make_private
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.upkeep import upheld
@@ -64,7 +65,7 @@ def found_servers(
 @contextmanager
 def _only_one(data_dir: Path) -> Iterator[None]:
     """One platform at a time on a data directory. The kernel frees the lock of a killed one."""
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(data_dir)
     path = data_dir / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import redis
 
+from tenora_engine.private_folders import make_private
 from tenora_platform.embedded.process import (
     EmbeddedServerError,
     free_port,
@@ -74,7 +75,7 @@ class EmbeddedValkey:
         """End what a killed run left, start, and wait until it answers. Raises
         EmbeddedServerError."""
         binary = self._binary or find_binary()
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.folder)
         self._stop_left_over()
         config = self.folder / "valkey.conf"
         url = self._configure(config)

@@ -50,7 +50,7 @@ async def delete_tenant(
     and invoices stay, under a pseudonym."""
     days = state.settings.tenant_grace_days if grace_days is None else grace_days
     tenant = Tenant.model_validate(await service.delete(tenant_id, timedelta(days=days)))
-    await state.auth.commit_change(session)
+    await state.auth.commit_change(session, tenant_id)
     await state.flights.tenant_suspended(tenant_id)
     return tenant
 
@@ -61,5 +61,5 @@ async def restore_tenant(
 ) -> Tenant:
     """Take a deletion back before the grace period is over; the tenant is as it was before."""
     tenant = Tenant.model_validate(await service.restore(tenant_id))
-    await state.auth.commit_change(session)
+    await state.auth.commit_change(session, tenant_id)
     return tenant

@@ -106,7 +106,7 @@ class Eraser:
         self, tenant_id: str, trust_group: str | None, parts: Sequence[str], digests: Sequence[str]
     ) -> None:
         state = self._state
-        await state.auth.invalidate()
+        await state.auth.invalidate(tenant_id)
         await state.resolver.invalidate(tenant_id)
         for digest in digests:
             await forget_content(state, tenant_id, digest)

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from tenora_engine.events import EngineStats
+from tenora_engine.private_folders import make_private
 from tenora_platform.operations.engine_metrics import EngineCollector
 from tenora_platform.operations.process_metrics import ProcessCollector
 from tenora_platform.processes.presence import Presence
@@ -50,6 +51,12 @@ class Metrics:
         self.sign_in_failures = Counter(
             "tenora_sign_in_failures",
             "Attempts to sign in that failed, by the code of their error",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.wrong_keys = Counter(
+            "tenora_wrong_keys",
+            "Requests with a key that is none, or none any more, by the code of their error",
             ["reason"],
             registry=self.registry,
         )
@@ -217,7 +224,7 @@ def share_metrics(folder: Path, name: str) -> None:
     one of the same name goes on where it stopped, so that no counter falls and no file is left,
     but with its own levels; two that run at once must have two names. Call it before any Metrics
     is made."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     for levels in folder.glob(f"gauge_*_{name}.db"):
         levels.unlink()
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)

@@ -3,8 +3,6 @@ What a session may do is not said here."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -245,23 +243,28 @@ async def end_session(session_id: str, current: CurrentSession, state: State) ->
 @router.post("/invitations/look")
 async def look_at_invitation(body: InvitationToken, request: Request, state: State) -> Invited:
     """Where the link's token leads, for whoever has the link: before they sign in."""
-    async with _attempt(state, _address(request)), state.db.admin_session() as session:
+    async with state.attempts.attempt(_address(request)), state.db.admin_session() as session:
         return await service.invited(session, state.secret, body.token)
 
 
 @router.post("/invitations/accept")
-async def accept_invitation(body: InvitationToken, current: CurrentSession, state: State) -> Joined:
+async def accept_invitation(
+    body: InvitationToken, request: Request, current: CurrentSession, state: State
+) -> Joined:
     """Accept an invitation, by the token in its link."""
     if current.signed.person_id is None:
         raise ForbiddenError(
             "Only a person can accept an invitation: sign in with the provider, not with a key.",
             code="person_required",
         )
-    async with state.db.admin_session() as session:
+    attempt = state.attempts.attempt(_address(request))
+    async with attempt, state.db.admin_session() as session:
         joined = await service.accept(
             session, state.audit, state.auth.admins, state.secret, current.signed, body.token
         )
-        await state.auth.commit_change(session)
+        # A request that names no tenant means another one, or none, from here on.
+        tenants = filter(None, {joined.tenant_id, *current.signed.chains})
+        await state.auth.commit_change(session, *tenants)
     return joined
 
 
@@ -283,25 +286,12 @@ def _address(request: Request) -> str | None:
     return request.client.host if request.client else None
 
 
-@asynccontextmanager
-async def _attempt(state: AppState, address: str | None) -> AsyncGenerator[None]:
-    """An attempt of this address, which counts if it fails. Raises RateLimitedError."""
-    await state.attempts.begin(address)
-    try:
-        yield
-    except ApiError as error:
-        if error.status < 500:
-            await state.attempts.failed(address, error.code or "failed")
-        raise
-    await state.attempts.succeeded(address)
-
-
 async def _whose(
     key: str, state: AppState, address: str | None
 ) -> tuple[set[str | None], dict[str, str | None]]:
     """In which audit logs a key's session is noted, and the columns of its row that name the key.
     A key counts with those it was made by. Raises ApiError."""
-    async with _attempt(state, address):
+    async with state.attempts.attempt(address):
         admin = await state.auth.admins.find(key)
         if admin is not None:
             await state.attempts.begin_session(admin.key_id)
@@ -325,7 +315,6 @@ async def _begin(
     """A new session, in place of the one that the browser brought, if it did. It is noted in these
     audit logs (`_note`)."""
     before = kept_token(request)
-    replaced = await state.auth.sessions.end_token(session, before) if before else []
     origin = Origin(address=_address(request), user_agent=request.headers.get("user-agent"))
     begun = await state.auth.sessions.begin(
         session,
@@ -335,6 +324,7 @@ async def _begin(
         admin_key_id=admin_key_id,
         key_prefix=key_prefix,
     )
+    replaced = await state.auth.sessions.end_token(session, before) if before else []
     kind: Literal["person", "api_key", "admin_key"] = (
         "person" if person_id else "api_key" if api_key_id else "admin_key"
     )

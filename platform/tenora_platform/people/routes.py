@@ -169,7 +169,7 @@ async def end_persons_sessions(
 ) -> Deleted:
     """End all sessions of a person at this tenant; they can sign in again."""
     await members.end_sessions(person_id)
-    return await _signed_out(state, session, person_id)
+    return await _signed_out(state, session, person_id, tenant.tenant_id)
 
 
 @own.post("/invitations", status_code=201)
@@ -228,10 +228,10 @@ async def remove_tenants_person(
 
 @admin.delete("/people/{person_id}/sessions", dependencies=MAY_WRITE)
 async def end_tenants_persons_sessions(
-    person_id: str, members: OfTenant, session: AdminSession, state: State
+    tenant_id: str, person_id: str, members: OfTenant, session: AdminSession, state: State
 ) -> Deleted:
     await members.end_sessions(person_id)
-    return await _signed_out(state, session, person_id)
+    return await _signed_out(state, session, person_id, tenant_id)
 
 
 @admin.post("/invitations", status_code=201, dependencies=MAY_WRITE)
@@ -379,13 +379,15 @@ class _Keys:
         return Deleted(id=person_id, object="person")
 
     async def _commit(self, ended: Collection[str]) -> None:
-        await self.state.auth.commit_change(self.session)
+        await self.state.auth.commit_change(self.session, self.tenant_id)
         for key in ended:
             await self.state.flights.key_revoked(key)
 
 
-async def _signed_out(state: AppState, session: AsyncSession, person_id: str) -> Deleted:
-    await state.auth.commit_change(session)
+async def _signed_out(
+    state: AppState, session: AsyncSession, person_id: str, *tenant_ids: str
+) -> Deleted:
+    await state.auth.commit_change(session, *tenant_ids)
     return Deleted(id=person_id, object="sessions")
 
 

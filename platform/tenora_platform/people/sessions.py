@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.db import Database, is_read_only
 from tenora_platform.errors import UnauthorizedError
 from tenora_platform.ids import new_id
+from tenora_platform.locks import lock
 from tenora_platform.people.tables import MembershipRow, PersonRow, SessionRow
 from tenora_platform.secret import ServerSecret
 from tenora_platform.tenants.tables import ApiKeyRow
@@ -118,6 +119,8 @@ class Sessions:
         somebody else. The oldest ones beyond OPEN_MAX end."""
         token = secrets.token_urlsafe(32)
         now = datetime.now(UTC)
+        # Two at once would each count the other's out, or end the same ones in another order.
+        await lock(session, f"sessions:{person_id or api_key_id or admin_key_id}")
         whose = _of(person_id, api_key_id, admin_key_id)
         oldest = select(SessionRow.id).where(*whose).order_by(SessionRow.id.desc())
         ended = await session.scalars(

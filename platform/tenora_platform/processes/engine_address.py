@@ -9,6 +9,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from tenora_engine.private_folders import make_private
 from tenora_engine.transport.address import CurveKeys, EngineAddress
 from tenora_platform.cli.errors import CliError
 from tenora_platform.secret import ServerSecret
@@ -44,7 +45,7 @@ def default_endpoint(data_dir: Path) -> str:
         name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         path = Path(tempfile.gettempdir()) / f"tenora-{os.geteuid()}-{name}" / "engine.sock"
     folder = path.parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise CliError(

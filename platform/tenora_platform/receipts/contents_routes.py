@@ -83,7 +83,7 @@ async def change_settings(
         after=before | chosen,
         details=details,
     )
-    await state.auth.commit_change(session)
+    await state.auth.commit_change(session, tenant.tenant_id)
     return _shown(before | chosen, is_allowed=tenant.plan.stored_responses)
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from tenora_engine.printable import printable
+from tenora_engine.printable import hide_secrets, printable
 from tenora_platform.ledger.chain import Chain
 from tenora_platform.ledger.verify import problems
 from tenora_platform.reconciliation import books
@@ -268,7 +268,7 @@ def main() -> None:
     try:
         answer = msgspec.json.encode(prove(task))
     except (psycopg.Error, UnknownTenantError) as error:
-        print(printable(str(error).strip().replace("\n", " ")), file=sys.stderr)
+        print(printable(hide_secrets(str(error).strip().replace("\n", " "))), file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)
     sys.stdout.buffer.write(answer)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from tenora_engine.private_folders import make_private
+
 STALE_S = 3600  # after its last byte; files that somebody still writes are younger
 
 
@@ -30,6 +32,6 @@ class Spool:
     @contextlib.contextmanager
     def file(self) -> Iterator[BinaryIO]:
         """An empty file that is gone when the block ends, or the process, however they end."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder)
         with tempfile.TemporaryFile(dir=self._folder, prefix="spool_", buffering=0) as file:
             yield file

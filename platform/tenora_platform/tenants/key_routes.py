@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 
 from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import READERS
 from tenora_platform.paging import Asked
-from tenora_platform.schemas import After, Deleted, Limit, Rotation
+from tenora_platform.schemas import After, Limit, Rotation
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.tenants.key_listing import KeySort, KeyState, Wanted
-from tenora_platform.tenants.key_service import ApiKeyService
+from tenora_platform.tenants.key_service import ApiKeyService, EndedKeys
 from tenora_platform.tenants.repository import require_not_deleted
 from tenora_platform.tenants.schemas import (
     ApiKey,
@@ -21,6 +21,7 @@ from tenora_platform.tenants.schemas import (
     ApiKeyCreate,
     ApiKeyPage,
     NewApiKey,
+    RevokedApiKey,
 )
 from tenora_platform.tenants.service import TenantService
 
@@ -45,6 +46,18 @@ WantedKeys = Annotated[Wanted, Depends(wanted_keys)]
 KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 MAY_READ = [Depends(require_role(*READERS))]
 MAY_WRITE = [Depends(require_role("operator"))]
+
+
+RevokeKeys = Annotated[
+    bool,
+    Query(
+        description="With `overlap_s` 0: whether to revoke the keys that it created, and to "
+        "disable the webhooks that it and they created"
+    ),
+]
+DisableWebhooks = Annotated[
+    bool, Query(description="Whether to disable the webhooks that it and they created")
+]
 
 
 async def tenants_keys(
@@ -97,7 +110,7 @@ async def change_tenant_key(
     key_id: str, body: ApiKeyChange, keys: TenantsKeys, session: AdminSession, state: State
 ) -> ApiKey:
     """As PATCH /v1/api_keys/{key_id}, without being bounded by another key."""
-    return await _changed(state, session, *await keys.change(key_id, body))
+    return await _changed(state, session, keys.tenant_id, *await keys.change(key_id, body))
 
 
 @admin.post("/{key_id}/rotate", dependencies=MAY_WRITE)
@@ -108,17 +121,25 @@ async def rotate_tenant_key(
     session: AdminSession,
     state: State,
     body: Rotation | None = None,
+    revoke_keys: RevokeKeys = True,
 ) -> NewApiKey:
     """As POST /v1/api_keys/{key_id}/rotate."""
     await require_not_deleted(session, tenant_id)
-    return await _rotated(state, session, *await keys.rotate(key_id, _overlap_s(body)))
+    rotated = await keys.rotate(key_id, _overlap_s(body), revoke_keys=revoke_keys)
+    return await _rotated(state, session, keys.tenant_id, *rotated)
 
 
 @admin.delete("/{key_id}", dependencies=MAY_WRITE)
 async def revoke_tenant_key(
-    key_id: str, keys: TenantsKeys, session: AdminSession, state: State
-) -> Deleted:
-    return await _revoked(state, session, await keys.revoke(key_id))
+    key_id: str,
+    keys: TenantsKeys,
+    session: AdminSession,
+    state: State,
+    disable_webhooks: DisableWebhooks = True,
+) -> RevokedApiKey:
+    """As DELETE /v1/api_keys/{key_id}."""
+    ended = await keys.revoke(key_id, disable_webhooks=disable_webhooks)
+    return await _revoked(state, session, keys.tenant_id, ended)
 
 
 @own.post("", status_code=201)
@@ -148,7 +169,7 @@ async def change_key(
     """Change a key, effective with the next request. Absent fields, single limits included, stay as
     they are; null removes a limit. No value may exceed what the key that sends the request has.
     Scopes and models taken from a key are taken from the keys it created too."""
-    return await _changed(state, session, *await keys.change(key_id, body))
+    return await _changed(state, session, keys.tenant_id, *await keys.change(key_id, body))
 
 
 @own.post("/{key_id}/rotate")
@@ -158,18 +179,29 @@ async def rotate_key(
     session: TenantSession,
     state: State,
     body: Rotation | None = None,
+    revoke_keys: RevokeKeys = True,
 ) -> NewApiKey:
     """Give the key a new secret, effective now; it is only in this answer. The previous secret
     stays valid for `overlap_s` (one day by default); with 0 it ends at once, with its requests in
-    flight. The key's id, limits and usage do not change."""
-    return await _rotated(state, session, *await keys.rotate(key_id, _overlap_s(body)))
+    flight, the keys that the key created, and their webhooks and its own: whoever had the secret
+    may have them. The key's id, limits and usage do not change."""
+    rotated = await keys.rotate(key_id, _overlap_s(body), revoke_keys=revoke_keys)
+    return await _rotated(state, session, keys.tenant_id, *rotated)
 
 
 @own.delete("/{key_id}")
-async def revoke_key(key_id: str, keys: OwnKeys, session: TenantSession, state: State) -> Deleted:
+async def revoke_key(
+    key_id: str,
+    keys: OwnKeys,
+    session: TenantSession,
+    state: State,
+    disable_webhooks: DisableWebhooks = True,
+) -> RevokedApiKey:
     """Revoke a key (also the one that sends the request) with all keys that it created, and end
-    their requests in flight; they are billed for what was generated."""
-    return await _revoked(state, session, await keys.revoke(key_id))
+    their requests in flight; they are billed for what was generated. Webhook endpoints whose
+    address one of them gave are disabled."""
+    ended = await keys.revoke(key_id, disable_webhooks=disable_webhooks)
+    return await _revoked(state, session, keys.tenant_id, ended)
 
 
 def _overlap_s(body: Rotation | None) -> int:
@@ -177,31 +209,43 @@ def _overlap_s(body: Rotation | None) -> int:
 
 
 async def _changed(
-    state: AppState, session: AdminSession | TenantSession, key: ApiKey, ended: list[str]
+    state: AppState,
+    session: AdminSession | TenantSession,
+    tenant_id: str,
+    key: ApiKey,
+    ended: list[str],
 ) -> ApiKey:
-    await state.auth.commit_change(session)
+    await state.auth.commit_change(session, tenant_id)
     for each in ended:
         await state.flights.key_revoked(each)
     return key
 
 
 async def _rotated(
-    state: AppState, session: AdminSession | TenantSession, key: NewApiKey, ended: list[str]
+    state: AppState,
+    session: AdminSession | TenantSession,
+    tenant_id: str,
+    key: NewApiKey,
+    secrets: list[str],
+    keys: list[str],
 ) -> NewApiKey:
-    await state.auth.commit_change(session)
-    for prefix in ended:
+    await state.auth.commit_change(session, tenant_id)
+    for prefix in secrets:
         await state.flights.secret_ended(prefix)
+    for each in keys:
+        await state.flights.key_revoked(each)
     return key
 
 
 async def _revoked(
-    state: AppState, session: AdminSession | TenantSession, ended: list[str]
-) -> Deleted:
-    """The first of them is the one that was asked for."""
-    await state.auth.commit_change(session)
-    for each in ended:
+    state: AppState, session: AdminSession | TenantSession, tenant_id: str, ended: EndedKeys
+) -> RevokedApiKey:
+    await state.auth.commit_change(session, tenant_id)
+    for each in ended.ids:
         await state.flights.key_revoked(each)
-    return Deleted(id=ended[0], object="api_key")
+    return RevokedApiKey(
+        id=ended.ids[0], keys=len(ended.ids), webhook_endpoints=ended.webhook_endpoints
+    )
 
 
 router.include_router(admin)

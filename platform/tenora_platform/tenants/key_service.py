@@ -4,6 +4,7 @@ it is the routes' matter, as is forgetting remembered keys."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -37,6 +38,15 @@ from tenora_platform.tenants.schemas import (
     NewApiKey,
 )
 from tenora_platform.tenants.tables import ApiKeyRow
+from tenora_platform.webhooks.service import disable_made_by
+
+
+@dataclass(frozen=True, slots=True)
+class EndedKeys:
+    """The ids of keys that ended, and how many webhook endpoints were disabled with them."""
+
+    ids: list[str]
+    webhook_endpoints: int = 0
 
 
 class ApiKeyService:
@@ -54,14 +64,14 @@ class ApiKeyService:
         asker_id: str | None = None,
     ) -> None:
         self._session = session
-        self._tenant_id = tenant_id
+        self.tenant_id = tenant_id
         self._audit = audit
         self._secret = secret
         self._actor = actor
         self._asker_id = asker_id
 
     async def page(self, wanted: Wanted) -> ApiKeyPage:
-        rows = await list_keys(self._session, self._tenant_id, wanted)
+        rows = await list_keys(self._session, self.tenant_id, wanted)
         return ApiKeyPage.of([ApiKey.model_validate(row) for row in rows], wanted.limit)
 
     async def get(self, key_id: str) -> ApiKey:
@@ -72,7 +82,7 @@ class ApiKeyService:
         """What the body leaves open is as the asking key has it. Raises BadRequestError for an
         expiry in the past and for anything beyond the asking key."""
         require_future(body.expires_at)
-        lineage = await lineage_from(self._session, self._tenant_id, self._asker_id)
+        lineage = await lineage_from(self._session, self.tenant_id, self._asker_id)
         own = await self._own_terms()
         scopes = body.scopes or (own.scopes if own else SCOPES)
         models = body.models or (own.models if own else None)
@@ -88,7 +98,7 @@ class ApiKeyService:
         row = ApiKeyRow(
             **kept,
             id=new_id("key"),
-            tenant_id=self._tenant_id,
+            tenant_id=self.tenant_id,
             name=body.name,
             created_by=self._actor,
             lineage=lineage,
@@ -100,7 +110,7 @@ class ApiKeyService:
         await self._note("api_key.create", row, before=None)
         await events.add(
             self._session,
-            tenant_id=self._tenant_id,
+            tenant_id=self.tenant_id,
             type="key.created",
             once=row.id,
             data={"id": row.id, "name": row.name, "prefix": row.prefix, "scopes": row.scopes},
@@ -113,7 +123,7 @@ class ApiKeyService:
         ConflictError for a revoked key; BadRequestError for a null that may not be, for an expiry
         in the past, for anything given that is beyond the asking key, and for giving anything to a
         key that is."""
-        await take(self._session, self._tenant_id)
+        await take(self._session, self.tenant_id)
         row = await self._row(key_id, lock=True)
         if row.revoked_at is not None:
             raise ConflictError("This key has been revoked; create a new one.", code="key_ended")
@@ -137,14 +147,25 @@ class ApiKeyService:
         gains = any(_terms(row).beyond(was))
         require_within(_terms(row), own, None if gains else fields)
         await self._note("api_key.update", row, before)
-        ended = await self._narrow_children(row) if any(was.beyond(_terms(row))) else []
+        if not any(was.beyond(_terms(row))):
+            return ApiKey.model_validate(row), []
+        family = [row, *await self._children(row)]
+        ended = await self._narrow_children(row)
+        # Of whoever may make none any more, as of who has ended.
+        lost = [each.id for each in family if "keys" not in each.scopes or each.id in ended]
+        await self._disable_webhooks(lost)
         return ApiKey.model_validate(row), ended
 
-    async def rotate(self, key_id: str, overlap_s: int) -> tuple[NewApiKey, list[str]]:
-        """The key with a new secret, and the prefixes of the secrets that ended now. Raises
-        NotFoundError; ConflictError where there is nothing to rotate; ForbiddenError for a key that
-        does not come from the asking one: it would have its secret, and keep it when it ends."""
-        await take(self._session, self._tenant_id)
+    async def rotate(
+        self, key_id: str, overlap_s: int, *, revoke_keys: bool = True
+    ) -> tuple[NewApiKey, list[str], list[str]]:
+        """The key with a new secret, the prefixes of the secrets that ended now, and the ids of the
+        keys that ended. Without an overlap the secret so far is one that somebody else may have:
+        the keys that come from the key end, and its webhooks and theirs are disabled, unless not
+        `revoke_keys`. Raises NotFoundError; ConflictError where there is nothing to rotate;
+        ForbiddenError for a key that does not come from the asking one: it would have its secret,
+        and keep it when it ends."""
+        await take(self._session, self.tenant_id)
         row = await self._row(key_id, lock=True)
         if self._asker_id not in (None, row.id, *row.lineage):
             raise ForbiddenError(
@@ -159,27 +180,31 @@ class ApiKeyService:
         rotate(row, kept, timedelta(seconds=overlap_s), self._actor)
         await self._note("api_key.rotate", row, before)
         ended = sorted(str(prefix) for prefix in so_far - {row.previous_prefix})
-        return _shown_once(row, new.text), ended
+        if overlap_s or not revoke_keys:
+            return _shown_once(row, new.text), ended, []
+        children = await self._end_children(row)
+        await self._disable_webhooks([row.id, *children])
+        return _shown_once(row, new.text), ended, children
 
-    async def revoke(self, key_id: str) -> list[str]:
-        """Ends the key and all that come from it: their ids. Once more is no error. Raises
-        NotFoundError."""
-        await take(self._session, self._tenant_id)
+    async def revoke(self, key_id: str, *, disable_webhooks: bool = True) -> EndedKeys:
+        """Ends the key and all that come from it, the first of the ids is its own; the webhooks
+        that lead where any of them said are disabled, unless not `disable_webhooks`. Once more is
+        no error. Raises NotFoundError."""
+        await take(self._session, self.tenant_id)
         row = await self._row(key_id, lock=True)
-        children = await children_of(self._session, self._tenant_id, key_id)
+        ended = [row.id, *await self._end_children(row)]
         if row.revoked_at is None:
             await self._end(row)
-        for child in children:
-            await self._end(child, parent=key_id)
-        return [row.id, *(child.id for child in children)]
+        disabled = await self._disable_webhooks(ended) if disable_webhooks else 0
+        return EndedKeys(ended, disabled)
 
     async def revoke_made_by(self, maker: str, *, within: Collection[str] = ()) -> list[str]:
         """Ends the keys that this actor created, or has by a rotation, and that have any scope
         outside of `within`: their ids, with those of the keys that come from them. Where somebody
         else has rotated such a key since, the secret before that one is what ends."""
-        await take(self._session, self._tenant_id)
+        await take(self._session, self.tenant_id)
         ended: list[str] = []
-        for row in await made_by(self._session, self._tenant_id, maker):
+        for row in await made_by(self._session, self.tenant_id, maker):
             if set(row.scopes) <= set(within):
                 continue
             if only_previous_is_known_to(row, {maker}):
@@ -187,8 +212,24 @@ class ApiKeyService:
                 end_previous(row)
                 await self._note("api_key.update", row, before)
             else:
-                ended += await self.revoke(row.id)
+                ended += (await self.revoke(row.id)).ids
         return ended
+
+    async def _children(self, row: ApiKeyRow) -> list[ApiKeyRow]:
+        return await children_of(self._session, self.tenant_id, row.id)
+
+    async def _end_children(self, row: ApiKeyRow) -> list[str]:
+        children = await self._children(row)
+        for child in children:
+            await self._end(child, parent=row.id)
+        return [child.id for child in children]
+
+    async def _disable_webhooks(self, key_ids: Sequence[str]) -> int:
+        """Whose events would still go where a key said that is no longer good for it."""
+        makers = [f"api_key:{each}" for each in key_ids]
+        return await disable_made_by(
+            self._session, self._audit, makers, tenant_id=self.tenant_id, actor=self._actor
+        )
 
     async def _end(self, row: ApiKeyRow, *, parent: str | None = None) -> None:
         before = told(row)
@@ -197,7 +238,7 @@ class ApiKeyService:
 
     async def _narrow_children(self, row: ApiKeyRow) -> list[str]:
         ended = []
-        for child in await children_of(self._session, self._tenant_id, row.id):
+        for child in await self._children(row):
             left = _terms(child).within(_terms(row))
             if left is None:
                 await self._end(child, parent=row.id)
@@ -210,7 +251,7 @@ class ApiKeyService:
         return ended
 
     async def _row(self, key_id: str, *, lock: bool = False) -> ApiKeyRow:
-        row = await repository.get_key(self._session, self._tenant_id, key_id, lock=lock)
+        row = await repository.get_key(self._session, self.tenant_id, key_id, lock=lock)
         if row is None:
             raise NotFoundError(f"There is no API key {key_id!r}.")
         return row
@@ -233,7 +274,7 @@ class ApiKeyService:
             actor=self._actor,
             action=action,
             target=row.id,
-            tenant_id=self._tenant_id,
+            tenant_id=self.tenant_id,
             before=before,
             after=told(row),
             details=None if parent is None else {"parent": parent},

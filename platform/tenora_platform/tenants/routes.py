@@ -165,7 +165,7 @@ async def change_tenant(
     """Rename, change the plan, suspend or activate; in force for the next request. Suspending ends
     requests in flight, which are charged to nobody. 409 `tenant_deleted` until it is restored."""
     tenant = Tenant.model_validate(await service.change_tenant(tenant_id, body))
-    await state.auth.commit_change(session)
+    await state.auth.commit_change(session, tenant_id)
     if tenant.status == "suspended":
         await state.flights.tenant_suspended(tenant_id)
     return tenant

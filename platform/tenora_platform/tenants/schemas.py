@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from tenora_engine.request import LateAction
 from tenora_platform.auth import BudgetAction, PlanTerms, Scope, Tier
 from tenora_platform.plain_text import WITHOUT_SPACES
-from tenora_platform.schemas import Body, IdItem, ListPage, Name, PreviousSecret
+from tenora_platform.schemas import Body, Deleted, IdItem, ListPage, Name, PreviousSecret
 from tenora_platform.times import BodyTime
 
 Weight = Annotated[float, Field(ge=0.01, le=100)]
@@ -203,6 +203,15 @@ class ApiKey(IdItem):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+
+
+class RevokedApiKey(Deleted):
+    """How many keys ended, with it those that it created, and how many webhook endpoints were
+    disabled that led where one of them had said."""
+
+    object: Literal["api_key"] = "api_key"
+    keys: int
+    webhook_endpoints: int
 
 
 class ApiKeyPage(ListPage[ApiKey]):

@@ -59,7 +59,8 @@ class EndpointChange(Body):
 class WebhookEndpoint(IdItem):
     """`created_by`, and `url_by` for who changed its address last (null: nobody): `api_key:`,
     `person:` or `admin_key:` and an id. An endpoint is disabled when the person whose address it
-    has is removed, or loses the role for it."""
+    has is removed, or loses the role for it, and when the key is revoked, rotated without an
+    overlap, or loses the scope `keys`."""
 
     object: Literal["webhook_endpoint"] = "webhook_endpoint"
     url: str

@@ -206,10 +206,11 @@ async def disable_made_by(
     *,
     tenant_id: str | None,
     actor: str,
-) -> None:
+) -> int:
     """Nothing more goes where these actors, who have lost the right, have said; an owner may enable
-    it again."""
-    for row in await repository.leading_where_said(session, tenant_id, makers):
+    it again. Returns how many endpoints it was."""
+    rows = await repository.leading_where_said(session, tenant_id, makers)
+    for row in rows:
         before = _told(row)
         row.disabled_at, row.disabled_reason = datetime.now(UTC), "its maker lost the right to it"
         await audit.append(
@@ -221,6 +222,7 @@ async def disable_made_by(
             before=before,
             after=_told(row),
         )
+    return len(rows)
 
 
 def delivery_view(row: WebhookDeliveryRow, type_: str) -> WebhookDelivery:

@@ -137,6 +137,12 @@ export function RotateKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
           value={overlap}
           onChange={setOverlap}
         />
+        {overlap === "0" ? (
+          <Text size="sm" c="dimmed">
+            The keys that it created are revoked as well, and webhooks created with it or them are
+            disabled: whoever had the secret may have made them.
+          </Text>
+        ) : null}
         {rotate.error ? <ErrorState error={rotate.error} /> : null}
         <Group justify="flex-end">
           <Button variant="default" onClick={onClose}>
@@ -167,7 +173,8 @@ export function RevokeKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
       onClose={onClose}
     >
       The key stops working immediately, and so do all keys that it created. Their running requests
-      are stopped and billed up to that point. This cannot be undone.
+      are stopped and billed up to that point. Webhooks created with them are disabled; enable those
+      that are still wanted. This cannot be undone.
     </ConfirmModal>
   );
 }

@@ -105,7 +105,7 @@ export function useRotateKey(owner: Owner, onDone: (key: NewApiKey) => void) {
 }
 
 export function useRevokeKey(owner: Owner, onDone: () => void) {
-  return useChange<string, Schemas["Deleted"]>(
+  return useChange<string, Schemas["RevokedApiKey"]>(
     TOUCHED,
     (client, id) =>
       owner === null
