@@ -20,6 +20,7 @@ def hostile_command(
     seconds: Annotated[float, typer.Option(help="Length of one half.")] = 30.0,
     only: Annotated[str, typer.Option(help="Kinds of inputs, comma-separated; else all.")] = "",
     connections: Annotated[int, typer.Option(help="The hostile tenant's.")] = 32,
+    nice: Annotated[int, typer.Option(help="Niceness of the hostile client's process.")] = 10,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
@@ -44,6 +45,7 @@ def hostile_command(
                 seconds=seconds,
                 kinds=kinds,
                 connections=connections,
+                niceness=nice,
             )
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)

@@ -117,21 +117,24 @@ def templates(target: Target) -> Iterator[Shot]:
 
 def long_texts(target: Target) -> Iterator[Shot]:
     """Texts of up to 7.6 MB to all that makes tokens of them."""
-    sizes = [7_600_000, 1_000_000, 250_000, 60_000]
+    sizes = [7_600_000, 660_000, 250_000, 60_000]
     words = [("wort " * (size // 5), ("\u00e4\U0001f600" * (size // 6))) for size in sizes]
-    texts = [each for pair in words for each in pair]
-    for text in cycle(texts):
-        chat = [{"role": "user", "content": text}]
-        yield _json("POST", "/v1/tokenize", {"model": target.base, "prompt": text})
-        body = {"model": target.base, "messages": chat}
-        yield _json("POST", "/v1/tokenize", {**body, "return_token_strs": True})
-        yield _json("POST", "/v1/messages/count_tokens", body)
-        short = {"model": target.base, "max_tokens": 1}
-        yield _json("POST", "/v1/completions", {**short, "prompt": text})
-        yield _json("POST", "/v1/completions", {**short, "prompt": [text[:3000]] * 64})
-        yield _json("POST", "/v1/embeddings", {"model": target.base, "input": text})
-        yield _json("POST", "/v1/responses", {"model": target.base, "input": text})
-        ids = {"model": target.base, "tokens": list(range(100, 8000))}
+    said = [json.dumps(each, ensure_ascii=False).encode() for pair in words for each in pair]
+    head = b'{"model":' + json.dumps(target.base).encode()
+    ids = {"model": target.base, "tokens": list(range(100, 8000))}
+    few = b"[" + b",".join([json.dumps("wort " * 600).encode()] * 64) + b"]"
+    for text in cycle(said):
+        chat = b',"messages":[{"role":"user","content":' + text + b"}]"
+        for path, more in (
+            ("/v1/tokenize", b',"prompt":' + text),
+            ("/v1/tokenize", b',"return_token_strs":true' + chat),
+            ("/v1/messages/count_tokens", chat),
+            ("/v1/completions", b',"max_tokens":1,"prompt":' + text),
+            ("/v1/completions", b',"max_tokens":1,"prompt":' + few),
+            ("/v1/embeddings", b',"input":' + text),
+            ("/v1/responses", b',"input":' + text),
+        ):
+            yield Shot("POST", path, head + more + b"}")
         yield _json("POST", "/v1/detokenize", ids)
 
 

@@ -35,16 +35,22 @@ def measure_hostile(
     seconds: float,
     kinds: Sequence[str],
     connections: int,
+    niceness: int,
 ) -> dict[str, Any]:
     """Each round is so many seconds quiet, then as many beside the hostile tenant. Both tenants
     have a plan without limits. Raises BenchError."""
     options = ["--workers", str(API_PROCESSES), "--webhook-private-addresses"]
     with serve(scratch / "data", model, options) as server:
         keys = asyncio.run(_tenants(server))
-        orders = Orders(server.url, keys["hostile"], model, tuple(kinds), connections)
+        orders = Orders(server.url, keys["hostile"], model, tuple(kinds), connections, niceness)
         with hostile_tenant(orders) as hostile:
             result = asyncio.run(_rounds(server, keys["victim"], model, hostile, rounds, seconds))
-    settings = {"seconds": seconds, "kinds": list(kinds), "connections": connections}
+    settings = {
+        "seconds": seconds,
+        "kinds": list(kinds),
+        "connections": connections,
+        "nice": niceness,
+    }
     return {"machine": machine(), "settings": settings, **result}
 
 

@@ -33,6 +33,8 @@ ENDPOINTS = 20
 ADAPTER = "mine"
 _TIMEOUT_S = 60.0
 _SLOW_PIECE_S = 0.1
+_LATE_S = 3.0  # after which nothing more comes of a request that was cut
+NICENESS = 10
 
 OWN_KINDS = ("burst", "slow-bodies", "uploads", "webhooks")
 KINDS = (*SHOTS, *OWN_KINDS)
@@ -47,6 +49,7 @@ class Orders:
     model: Path
     kinds: tuple[str, ...] = KINDS
     connections: int = 32
+    niceness: int = NICENESS
 
 
 @dataclass
@@ -93,7 +96,7 @@ class HostileTenant:
 
 def _live(orders: Orders, line: Connection) -> None:
     os.setsid()  # Linux shares the cores among sessions first
-    stand_behind(19)
+    stand_behind(orders.niceness)
     asyncio.run(_obey(orders, line))
 
 
@@ -120,17 +123,18 @@ class _Tenant:
         self._orders = orders
         self._http = http
         self._headers = headers
-        self._target: Target | None = None
+        self._making: dict[str, Callable[[], Awaitable[None]]] = {}
         self._statuses: dict[str, Counter[str]] = {}
 
     @asynccontextmanager
     async def at_it(self) -> AsyncIterator[Done]:
         """While the block runs. What it is given is complete when the block has ended."""
-        if self._target is None:
-            self._target = await self._look_around()
+        if not self._making:
+            target = await self._look_around()
+            self._making = {kind: self._doing(kind, target) for kind in self._of_connections()}
         self._statuses, done, before_s = {}, Done(), _cpu_s()
         async with self._silence() as silent:
-            working = [asyncio.create_task(each) for each in self._all(self._target, silent)]
+            working = [asyncio.create_task(each) for each in self._all(silent)]
             try:
                 yield done
             finally:
@@ -152,20 +156,21 @@ class _Tenant:
             models = (await reply.json())["data"]
         return target_of(document, models[0]["id"], ADAPTER)
 
-    def _all(self, target: Target, silent: str) -> Iterator[Any]:
-        """Each connection is busy with one kind after the other."""
-        kinds = [kind for kind in self._orders.kinds if kind not in ("slow-bodies", "webhooks")]
-        made = {kind: self._doing(kind, target) for kind in kinds}
+    def _of_connections(self) -> list[str]:
+        """The kinds with which each connection is busy, one after the other."""
+        return [kind for kind in self._orders.kinds if kind not in ("slow-bodies", "webhooks")]
+
+    def _all(self, silent: str) -> Iterator[Any]:
+        kinds = list(self._making)
         slow = SLOW if "slow-bodies" in self._orders.kinds else 0
+        paths = ("/v1/adapters", "/v1/chat/completions", "/v1/evaluations")
         for number in range(slow):
-            yield self._drip(
-                ("/v1/adapters", "/v1/chat/completions", "/v1/evaluations")[number % 3]
-            )
+            yield self._drip(paths[number % len(paths)])
         if "webhooks" in self._orders.kinds:
             yield self._wait_for_events(silent)
         for number in range(self._orders.connections - slow if kinds else 0):
             turn = number % len(kinds)
-            yield self._go_on([made[kind] for kind in (*kinds[turn:], *kinds[:turn])])
+            yield self._go_on([self._making[kind] for kind in (*kinds[turn:], *kinds[:turn])])
 
     async def _go_on(self, doing: Sequence[Callable[[], Awaitable[None]]]) -> None:
         for do in cycle(doing):
@@ -262,21 +267,25 @@ class _Tenant:
     async def clean_up(self) -> None:
         """So that the next measurement is of a quiet server."""
         uploader = Uploader(self._http, self._headers["authorization"].removeprefix("Bearer "))
-        for page, ids in (
-            ("/v1/webhook_endpoints", "/v1/webhook_endpoints/{}"),
-            ("/v1/evaluations", "/v1/evaluations/{}/cancel"),
-        ):
-            for one in await self._listed(page):
-                method = "DELETE" if ids.endswith("{}") else "POST"
-                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                    path = ids.format(one["id"])
-                    async with self._http.request(method, path, headers=self._headers) as reply:
-                        await reply.read()
+        for one in await self._listed("/v1/webhook_endpoints"):
+            await self._send("end", Shot("DELETE", f"/v1/webhook_endpoints/{one['id']}"))
+        await self._end_evaluations()
         until_s = time.monotonic() + _TIMEOUT_S
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError):
             while time.monotonic() < until_s and await uploader.waiting():  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         await uploader.delete("trash")
+
+    async def _end_evaluations(self) -> None:
+        """Those, too, whose requests were cut and are being worked on all the same."""
+        none_s, until_s = time.monotonic(), time.monotonic() + _TIMEOUT_S
+        while none_s + _LATE_S > time.monotonic() < until_s:
+            states = ("queued", "running")
+            for one in await self._listed("/v1/evaluations"):
+                if one["state"] in states:
+                    none_s = time.monotonic()
+                    await self._send("end", Shot("POST", f"/v1/evaluations/{one['id']}/cancel"))
+            await asyncio.sleep(0.5)
 
     async def _listed(self, path: str) -> list[dict[str, Any]]:
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError):
