@@ -37,8 +37,8 @@ class _Line:
 
 class RequestPlaces:
     """Of one process. A place that is free goes to the tenant with the least work in hand, so that
-    however many requests wait, who has none in work waits behind others who have none alone. A tenant is forgotten
-    with its last request."""
+    however many requests wait, who has none in work waits behind others who have none alone. A
+    tenant is forgotten with its last request."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._free = at_once
