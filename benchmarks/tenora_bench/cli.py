@@ -23,6 +23,7 @@ from tenora_bench.cache.command import cache_command
 from tenora_bench.client import BenchError
 from tenora_bench.drafts.command import drafts_command
 from tenora_bench.grammars.command import grammars_command
+from tenora_bench.hostile.command import hostile_command
 from tenora_bench.outputs.command import outputs_command
 from tenora_bench.recorded.command import replay_command
 from tenora_bench.server import ServerUnderTest, serve
@@ -36,6 +37,7 @@ app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FIL
 app.command("cache")(cache_command)
 app.command("drafts")(drafts_command)
 app.command("grammars")(grammars_command)
+app.command("hostile")(hostile_command)
 app.command("outputs")(outputs_command)
 app.command("replay")(replay_command)
 app.command("tenancy")(tenancy_command)

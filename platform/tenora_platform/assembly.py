@@ -20,7 +20,7 @@ from tenora_platform.auth import Authenticator
 from tenora_platform.bell import Bell
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.budgets.service import Budgets
-from tenora_platform.db import Database
+from tenora_platform.db import Database, tenants_connections
 from tenora_platform.evaluations.scorer import Scorer
 from tenora_platform.history.answers import AnswerCounts
 from tenora_platform.inference.flights import Flights
@@ -51,7 +51,7 @@ from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.store_identity import StoreIdentity
 from tenora_platform.rejections.keeper import RejectedCalls
-from tenora_platform.request_places import RequestPlaces
+from tenora_platform.request_places import RequestPlaces, places_of
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.settings import Settings
@@ -192,7 +192,8 @@ def build_state(
         apart=apart,
         templates=ChatTemplates(db, apart),
         scorer=Scorer(apart),
-        places=RequestPlaces(),
+        places=RequestPlaces(places_of(tenants_connections(settings.database_connections))),
+        large_bodies=Turns(2),
         creating=Turns(1, own_threads=False),
         upload_waits=Bell(redis, "tenora:uploads"),
     )

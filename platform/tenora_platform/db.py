@@ -104,6 +104,11 @@ TENANT, TOLD = "tenant", "told"
 committed (`live.noticing`)."""
 
 
+def tenants_connections(connections: int) -> int:
+    """How many of a process's are for sessions of tenants; the others are the operator's."""
+    return connections - max(2, connections // 3)
+
+
 class WatchedSession(Session):
     """What all sessions are within."""
 
@@ -127,10 +132,11 @@ class Database:
             "idle_in_transaction_session_timeout": max(_IDLE_TIMEOUT_S, statement_timeout_s),
         }
         limits = {name: f"{seconds * 1000:.0f}ms" for name, seconds in values.items()}
-        for_admin = max(2, connections // 3)
+        for_tenants = tenants_connections(connections)
         self.secret = urls.secret
         self._answer_s = statement_timeout_s + db_link.MARGIN_S
-        self._app = _engine(with_options(urls.app, limits), connections - for_admin, self._answer_s)
+        self._app = _engine(with_options(urls.app, limits), for_tenants, self._answer_s)
+        for_admin = connections - for_tenants
         self._admin = _engine(with_options(urls.admin, limits), for_admin, self._answer_s)
         self._values: Mapping[str, str] = {}
         self._mends = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fastapi import Request, Response
@@ -22,6 +23,7 @@ from tenora_platform.contexts import TenantContext
 from tenora_platform.errors import ApiError, WhileReading
 from tenora_platform.json_bodies import JsonRequest, read_as_json
 from tenora_platform.request_places import Place, RequestPlaces
+from tenora_platform.turns import Turns
 
 BODY_BYTES_MAX = 1024**2
 """Of routes that say nothing else."""
@@ -139,6 +141,7 @@ class EdgeRoute(APIRoute):
             if takes_json and not body.ended:
                 read_as_json(request.scope)
             read = _Read(request.scope, request.receive)
+            read.beside = partial(_beside, request)
             place = None if self.serves_inference else _place(request)
             read.place = place
             try:
@@ -161,12 +164,23 @@ class EdgeRoute(APIRoute):
 
 def _place(request: Request) -> Place | None:
     """The tenant's; the operator waits for nobody."""
-    known = request.scope["state"].get("before_body", {}).values()
-    tenant = next((each for each in known if isinstance(each, TenantContext)), None)
-    if tenant is None:
+    tenant_id = _tenant_id(request)
+    if tenant_id is None:
         return None
     places: RequestPlaces = request.app.state.tenora.places
-    return places.place(tenant.tenant_id)
+    return places.place(tenant_id)
+
+
+def _tenant_id(request: Request) -> str | None:
+    """Of who asks; None for the operator and for nobody."""
+    known = request.scope["state"].get("before_body", {}).values()
+    return next((each.tenant_id for each in known if isinstance(each, TenantContext)), None)
+
+
+async def _beside(request: Request, work: Callable[[], Any]) -> Any:
+    """What `work` makes of a large body, one body of a tenant at a time."""
+    turns: Turns = request.app.state.tenora.large_bodies
+    return await turns.run(_tenant_id(request) or "", work)
 
 
 def _make_in_places(answer: StreamingResponse, place: Place) -> None:

@@ -3,8 +3,10 @@ count of their values and of their keys allows. Knows JSON, not what it means.""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -20,6 +22,9 @@ from tenora_platform.texts import has_odd_number, keys_in, odd_in, odd_numbers_i
 DEPTH_MAX = 200  # the parser's own
 KEYS_MAX = 32_768
 """Of all objects of a body together. Each that is like no other takes 2 us to parse."""
+LARGE_BYTES = 256 * 1024
+"""From here a body is read beside the event loop: the parser holds Python's lock for some ms only,
+what is counted before and after it takes several times as long."""
 NAMED_BYTES = 65_536
 """Up to here what is wrong with a body is looked for a second time, to say where it is."""
 
@@ -46,9 +51,11 @@ def read_as_json(scope: Scope) -> None:
 
 
 class JsonRequest(Request):
-    """A request whose `json` is `read_json`'s. Its `place` is left while its body comes."""
+    """A request whose `json` is `read_json`'s. Its `place` is left while its body comes; `beside`
+    does what a large one needs while others are served."""
 
     place: Place | None = None
+    beside: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         if self.place is not None:
@@ -69,7 +76,9 @@ class JsonRequest(Request):
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
             try:
-                self._json = read_json(await self.body(), body_of(self).values_max)
+                body = await self.body()
+                read = partial(read_json, body, body_of(self).values_max)
+                self._json = read() if len(body) < LARGE_BYTES else await self.beside(read)
             except ApiError as error:
                 raise WhileReading(error) from error
         return self._json

@@ -116,6 +116,7 @@ class AppState:
     templates: ChatTemplates
     scorer: Scorer
     places: RequestPlaces
+    large_bodies: Turns  # that are read
     creating: Turns  # of evaluations, whose items are many rows
     upload_pace: Pace
     upload_waits: Bell  # wakes the intake: a version may be checked now

@@ -148,6 +148,21 @@ async def test_an_engine_that_does_not_answer_hides_tiers_alone(
     assert weights(found) == {1: 100}
 
 
+async def test_nobody_waits_for_an_engine_that_is_busy(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another's long prompt was read, a list took seconds and held a connection."""
+    await pushed(api, tenant.key, "waiting", 22)
+
+    async def busy(digests: object) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(api.engine, "residencies", busy)
+    found = await one(api, tenant, "waiting")
+    assert found["serving"]["versions"][0]["residency"] is None
+
+
 async def test_traffic_and_cost_are_those_of_the_usage_pages(api: Api, tenant: TestTenant) -> None:
     for name, requests in (("busy", 3), ("quiet", 1), ("idle", 0)):
         await pushed(api, tenant.key, name, len(name))

@@ -15,6 +15,7 @@ from api_harness import Api, TestTenant
 from served_api import HELLO, reset
 from tenora_engine.text.processor import TextProcessor
 from tenora_platform.errors import RateLimitedError
+from tenora_platform.inference import token_routes
 from tenora_platform.inference.schemas import ChatMessage
 from tenora_platform.inference.tokenising import (
     TENANT_WAITING_MAX,
@@ -22,6 +23,7 @@ from tenora_platform.inference.tokenising import (
     count_characters,
     prompt_lengths,
 )
+from tenora_platform.state import AppState
 
 SPACES = " " * 4_000_000
 
@@ -162,6 +164,53 @@ async def test_a_tenant_has_one_place_and_a_bounded_line() -> None:
     go_on.set()
     await asyncio.gather(*mine, theirs)
     assert await texts.run("mine", lambda: 5) == 5
+
+
+async def test_a_tenant_whose_text_took_long_begins_the_next_one_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever became of it; and nobody else does."""
+    monkeypatch.setattr("tenora_platform.inference.tokenising.FREE_S", -1.0)
+    monkeypatch.setattr("tenora_platform.inference.tokenising.REST_FACTOR", 1e9)
+    texts = LongTexts()
+
+    def refused() -> None:
+        raise ValueError(sum(range(1000)))
+
+    with pytest.raises(ValueError, match="499500"):
+        await texts.run("mine", refused)
+    again = asyncio.create_task(texts.run("mine", refused))
+    assert await texts.run("theirs", lambda: 5) == 5
+    assert not again.done()
+    again.cancel()
+    await asyncio.wait([again])
+
+
+async def test_a_short_text_waits_for_no_rest() -> None:
+    texts = LongTexts()
+    for _ in range(3):
+        assert await texts.run("mine", lambda: 5) == 5
+    assert texts._rests == {}
+
+
+async def test_what_is_made_of_a_long_text_is_written_beside_the_loop(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million tokens took the loop a seventh of a second."""
+    threads = set[int]()
+    answer_of = token_routes._answer
+
+    def noted(state: AppState, token_ids: list[int], *, with_strings: bool) -> bytes:
+        threads.add(threading.get_ident())
+        return answer_of(state, token_ids, with_strings=with_strings)
+
+    monkeypatch.setattr(token_routes, "_answer", noted)
+    body = {"model": "fake-base", "prompt": "x y " * 1000}
+    answer = await api.call(tenant.key, "POST", "/v1/tokenize", json=body)
+    made = answer.json()
+    assert (answer.status_code, made["count"]) == (200, len(made["tokens"]))
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_characters_are_counted_wherever_they_are() -> None:

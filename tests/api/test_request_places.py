@@ -16,9 +16,16 @@ from starlette.types import Message
 from api_harness import Api, TestTenant
 from described import document
 from tenora_platform.auth import SCOPES
+from tenora_platform.db import tenants_connections
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import RateLimitedError
-from tenora_platform.request_places import PLACES, WAITING_MAX, Place, RequestPlaces
+from tenora_platform.request_places import (
+    PLACES,
+    WAITING_MAX,
+    Place,
+    RequestPlaces,
+    places_of,
+)
 
 CHAT = {"model": "fake-base", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
 LISTED = "/v1/adapters"
@@ -83,6 +90,57 @@ async def test_one_that_goes_while_it_waits_takes_no_place() -> None:
         place.leave()
         place.leave()  # once is enough
     assert len(places) == 0
+
+
+async def test_who_has_nothing_in_work_is_next_however_many_wait() -> None:
+    """Four tenants with all they may send took all connections for tenants, and a fifth waited
+    behind every one of them."""
+    places, served = RequestPlaces(at_once=3 * PLACES), list[str]()
+
+    async def ask(tenant_id: str) -> Place:
+        place = places.place(tenant_id)
+        await place.enter()
+        served.append(tenant_id)
+        return place
+
+    floods = [asyncio.create_task(ask(each)) for each in "abc" for _ in range(3 * PLACES)]
+    await settled()
+    assert len(served) == 3 * PLACES, "of all together no more are in work"
+    assert max(Counter(served).values()) <= PLACES
+    small = [asyncio.create_task(ask("small")) for _ in range(2)]
+    await settled()
+    assert not any(each.done() for each in small)
+    done = [each for each in floods if each.done()]
+    (await done[0]).leave()
+    await settled()
+    assert served[3 * PLACES :] == ["small"], "one end of a request was enough"
+    for each in [*floods, *small]:
+        each.cancel()
+    await asyncio.wait([*floods, *small])
+    for each in [*floods, *small]:
+        if not each.cancelled():
+            each.result().leave()
+    assert len(places) == 0
+    assert places._free == 3 * PLACES, "none is lost"
+
+
+async def test_a_place_that_is_given_to_who_has_gone_is_given_to_the_next() -> None:
+    places = RequestPlaces(at_once=1)
+    first = places.place("a")
+    await first.enter()
+    gone, after = (asyncio.create_task(places.place(each).enter()) for each in "bc")
+    await settled()
+    first.leave()  # to b, which has not run since
+    gone.cancel()
+    await after
+    assert gone.cancelled()
+    assert len(places) == 1
+
+
+@pytest.mark.parametrize("connections", [4, 24, 60])
+def test_management_leaves_connections_to_others(connections: int) -> None:
+    of_tenants = tenants_connections(connections)
+    assert 1 <= places_of(of_tenants) < of_tenants
 
 
 async def test_a_line_has_an_end() -> None:

@@ -68,6 +68,7 @@ async def test_a_tenant_opens_one_at_a_time_and_holds_no_session(
     api: Api, tenant: TestTenant, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenora_platform.request_places.PLACES", 2 * OPENING_WAITING_MAX)
+    monkeypatch.setattr(api.state.places, "_free", 2 * OPENING_WAITING_MAX)
     stranger = await storing(api)
     theirs = (await call(api, stranger.key)).json()["id"]
     opening = Held(monkeypatch, "open_text")

@@ -153,6 +153,40 @@ def test_who_sends_what_is_slow_delays_nobody_else(compiler: GrammarCompiler) ->
         slow[3].result(PATIENCE_S)
 
 
+def test_however_many_send_what_is_slow_another_waits_for_the_end_of_one(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, begun = threading.Semaphore(0), list[str]()
+    compile_one = compiler._compile
+
+    def held(grammar: Grammar, namespace: str) -> Any:
+        begun.append(namespace)
+        if namespace != "quick":
+            assert go_on.acquire(timeout=PATIENCE_S)
+        return compile_one(grammar, namespace)
+
+    monkeypatch.setattr(compiler, "_compile", held)
+    slow = [
+        compiler.guides(request(f"{name}{number}", regex(number), name))
+        for number in range(4)
+        for name in ("s", "t", "u", "v")
+    ]
+    for _ in range(4):  # each has had one compiled, which took some time
+        go_on.release()
+    for future in slow[:4]:
+        future.result(PATIENCE_S)
+    while len(begun) < 4 + compiler_module.THREADS:
+        time.sleep(0.001)
+    quick = compiler.guides(request("quick", regex(1), "quick"))
+    go_on.release()
+    quick.result(PATIENCE_S)
+    assert begun[4 + compiler_module.THREADS] == "quick"
+    for _ in slow:
+        go_on.release()
+    for future in slow:
+        future.result(PATIENCE_S)
+
+
 def test_without_the_library_requests_are_told_so(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

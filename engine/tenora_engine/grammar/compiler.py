@@ -45,6 +45,11 @@ TENANT_CACHED_MAX = 32
 WAITING_MAX = 16
 """Grammars of one tenant that wait to be compiled."""
 
+HALF_LIFE_S = 30.0
+"""In which a tenant is forgiven half of the time that its grammars took."""
+_SPENT_MIN_S = 0.001
+"""What is less is not remembered."""
+
 COST_KEPT_S = 60.0
 """What a grammar was seen to cost is remembered for so long: it depends on the machine, too."""
 
@@ -87,6 +92,8 @@ class GrammarCompiler:
         self._jobs: dict[Key, _Job] = {}
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by namespace
         self._busy: set[str] = set()  # namespaces of which one is being compiled
+        self._spent_s: dict[str, float] = {}  # by namespace, lately
+        self._halved_s = time.monotonic()
         self._pool: ThreadPoolExecutor | None = None
         self._checkers: list[Checker] = []
         self._own = threading.local()
@@ -193,10 +200,12 @@ class GrammarCompiler:
             )
 
     def _work(self) -> None:
-        """Compile what waits, tenants in turn, until nothing is left that may be begun."""
+        """Compile what waits, until nothing is left that may be begun."""
         while (job := self._next()) is not None:
+            began_s = time.monotonic()
             made = self._compile(job.grammar, job.key[0])
             with self._lock:
+                self._spend(job.key[0], time.monotonic() - began_s)
                 self._busy.discard(job.key[0])
                 if self._jobs.pop(job.key, None) is None:
                     return  # closed
@@ -206,16 +215,27 @@ class GrammarCompiler:
                 _give(made, job.grammar, count, future)
 
     def _next(self) -> _Job | None:
+        """Of the tenant whose grammars have taken least lately: who sends few and quick ones waits
+        for the end of one, however many others' wait."""
         with self._lock:
-            for namespace, line in self._waiting.items():
-                if namespace not in self._busy:
-                    job = line.popleft()
-                    del self._waiting[namespace]
-                    if line:
-                        self._waiting[namespace] = line  # behind the others
-                    self._busy.add(namespace)
-                    return job
-        return None
+            may_begin = [each for each in self._waiting if each not in self._busy]
+            if not may_begin:
+                return None
+            namespace = min(may_begin, key=lambda each: self._spent_s.get(each, 0.0))
+            line = self._waiting.pop(namespace)
+            job = line.popleft()
+            if line:
+                self._waiting[namespace] = line  # behind the others
+            self._busy.add(namespace)
+            return job
+
+    def _spend(self, namespace: str, took_s: float) -> None:
+        halvings = int((time.monotonic() - self._halved_s) / HALF_LIFE_S)
+        if halvings:
+            self._halved_s += halvings * HALF_LIFE_S
+            left = {key: spent_s / 2**halvings for key, spent_s in self._spent_s.items()}
+            self._spent_s = {key: each for key, each in left.items() if each > _SPENT_MIN_S}
+        self._spent_s[namespace] = self._spent_s.get(namespace, 0.0) + took_s
 
     def _compile(self, grammar: Grammar, namespace: str) -> Made:
         try:

@@ -16,7 +16,7 @@ from tenora_platform.schemas import After, Deleted, Limit
 from tenora_platform.state import State, get_state
 
 BODY_BYTES_MAX = 8 * 1024**2
-VALUES_MAX = 2**18
+VALUES_MAX = 2**17
 
 inference_tenant = require_scope("inference")
 router = APIRouter(tags=["evaluations"], route_class=EdgeRoute)

@@ -18,7 +18,7 @@ from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.evaluations import repository, schemas
 from tenora_platform.evaluations.intervals import of_mean, wilson
 from tenora_platform.evaluations.repository import Sums
-from tenora_platform.evaluations.schemas import OPEN, EvaluationCreate, Item, Subject
+from tenora_platform.evaluations.schemas import OPEN, EvaluationCreate, Item, Subject, items_of
 from tenora_platform.evaluations.scorer import schema_text
 from tenora_platform.evaluations.scoring import SchemaError
 from tenora_platform.evaluations.tables import (
@@ -224,7 +224,7 @@ class Evaluations:
 
 def _all_checked(body: EvaluationCreate) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """All items, and their schemas that answers are held against, each with its first item."""
-    items = [_checked(body, item, no) for no, item in enumerate(body.items)]
+    items = [_checked(body, item, no) for no, item in enumerate(items_of(body))]
     by_text: dict[str, int] = {}
     for no, item in enumerate(items if body.scoring == "json_schema" else ()):
         text = schema_text(item["schema"])

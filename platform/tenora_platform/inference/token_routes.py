@@ -6,7 +6,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+import msgspec
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -99,8 +100,8 @@ class Detokenized(BaseModel):
     prompt: str
 
 
-@router.post("/v1/tokenize")
-async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) -> Tokens:
+@router.post("/v1/tokenize", response_model=Tokens)
+async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) -> Response:
     """Tokenize a prompt or a chat for this model, using the adapter's own chat template if it has
     one. `count` may be larger than `max_model_len`."""
     resolved = await resolved_for_tokens(state, tenant, body.model)
@@ -112,16 +113,9 @@ async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) 
     else:
         special = bool(body.add_special_tokens)
         token_ids = await chat_token_ids(state, tenant, body.as_chat(), resolved, special=special)
-    strings = None
-    if body.return_token_strs:
-        labels = partial(_labels, state, token_ids)
-        strings = await tokenised(state.long_texts, tenant.tenant_id, len(token_ids), labels)
-    return Tokens(
-        count=len(token_ids),
-        max_model_len=state.engine.model.context_tokens,
-        tokens=token_ids,
-        token_strs=strings,
-    )
+    answer = partial(_answer, state, token_ids, with_strings=body.return_token_strs)
+    content = await tokenised(state.long_texts, tenant.tenant_id, len(token_ids), answer)
+    return Response(content, media_type="application/json")
 
 
 @router.post("/v1/detokenize")
@@ -146,8 +140,17 @@ def _prompt_tokens(state: AppState, body: TokenizeRequest) -> list[int]:
     return text.encode(body.prompt or "", special, control)
 
 
-def _labels(state: AppState, token_ids: list[int]) -> list[str]:
-    return [state.engine.text.token_name(token_id) for token_id in token_ids]
+def _answer(state: AppState, token_ids: list[int], *, with_strings: bool) -> bytes:
+    """`Tokens` as JSON: a long text is more than a million of them."""
+    name = state.engine.text.token_name
+    return msgspec.json.encode(
+        {
+            "count": len(token_ids),
+            "max_model_len": state.engine.model.context_tokens,
+            "tokens": token_ids,
+            "token_strs": [name(each) for each in token_ids] if with_strings else None,
+        }
+    )
 
 
 async def chat_token_ids(

@@ -3,7 +3,10 @@ done beside the event loop, one text of a tenant at a time. It knows no API's sh
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -21,11 +24,18 @@ PLACES = 2
 TENANT_WAITING_MAX = 32
 """Requests of one tenant whose long texts wait for those before them."""
 
+FREE_S = 0.05
+"""Processor time of one long text, after which its tenant's next one waits."""
+REST_FACTOR = 2.0
+"""So many times as long as the text took: of each process a tenant has a third of a core for texts
+that long, which nobody needs: they fit no context."""
+_RESTING_MAX = 1000
+
 T = TypeVar("T")
 
 
 class LongTexts(Turns):
-    """The places for long texts."""
+    """The places for long texts. A tenant whose text took long begins its next one later."""
 
     def __init__(self, places: int = PLACES) -> None:
         super().__init__(
@@ -35,6 +45,31 @@ class LongTexts(Turns):
             too_many="too_many_long_prompts",
             own_threads=False,
         )
+        self._rests: dict[str, float] = {}  # until when, by the monotonic clock
+
+    async def run(self, tenant_id: str, work: Callable[[], T]) -> T:
+        async with self.turn(tenant_id):
+            rest_s = self._rests.pop(tenant_id, 0.0) - time.monotonic()
+            if rest_s > 0:
+                await asyncio.sleep(rest_s)
+            return await self.work(partial(self._timed, tenant_id, work))
+
+    def _timed(self, tenant_id: str, work: Callable[[], T]) -> T:
+        """What it makes, or raises; also of one that nobody waits for any more the time counts."""
+        began_s = time.thread_time()
+        try:
+            return work()
+        finally:
+            took_s = time.thread_time() - began_s
+            if took_s > FREE_S:
+                self._rest(tenant_id, REST_FACTOR * took_s)
+
+    def _rest(self, tenant_id: str, rest_s: float) -> None:
+        """In the thread; the tenant's turn is still its own."""
+        now_s = time.monotonic()
+        if len(self._rests) >= _RESTING_MAX:
+            self._rests = {key: end_s for key, end_s in [*self._rests.items()] if end_s > now_s}
+        self._rests[tenant_id] = now_s + rest_s
 
 
 async def tokenised(places: LongTexts, tenant_id: str, characters: int, work: Callable[[], T]) -> T:

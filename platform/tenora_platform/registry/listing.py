@@ -3,6 +3,7 @@ its bytes are. Reads rows, sums and the engine; changes nothing."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -30,6 +31,8 @@ from tenora_platform.registry.views import adapter_view
 from tenora_platform.state import AppState
 from tenora_platform.usage.service import money
 
+RESIDENCY_S = 0.25
+"""The engine answers between two steps, which are long while it reads somebody's long prompt."""
 _log = structlog.get_logger(__name__)
 
 
@@ -124,12 +127,16 @@ class Listing:
             view.month_costs = _costs(cost.get(view.id, {}))
 
     async def _residencies(self, versions: Sequence[AdapterVersionRow]) -> Mapping[str, Residency]:
-        """By digest. Empty while the engine does not answer: nothing else depends on it."""
+        """By digest. Empty while the engine does not answer: nothing else depends on it, and a
+        database connection waits with it."""
         served = {row.digest: None for row in versions if row.state in SERVABLE and row.digest}
         if not served or not self._state.engine.ready:
             return {}
         try:
-            return await self._state.engine.residencies(list(served)[:RESIDENCIES_MAX])
+            async with asyncio.timeout(RESIDENCY_S):
+                return await self._state.engine.residencies(list(served)[:RESIDENCIES_MAX])
+        except TimeoutError:
+            return {}
         except EngineError as error:
             _log.warning("adapter residency unknown", reason=first_line(error))
             return {}

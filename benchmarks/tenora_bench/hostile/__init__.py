@@ -1,0 +1,1 @@
+"""`tenora bench hostile`: what a tenant with the worst inputs for every route costs another."""
