@@ -89,7 +89,11 @@ async def test_attempts_of_an_address_are_checked_a_few_at_once(
     assert sum(type(each) is UnauthorizedError for each in said) == FAILED_MAX
 
 
-@pytest.mark.parametrize("wrong", [WRONG, "anything", make_key().text, make_key("tna").text])
+@pytest.mark.parametrize(
+    "wrong",
+    [WRONG, "anything", make_key().text, make_key("tna").text],
+    ids=["no key of ours", "a word", "a tenant's", "an operator's"],
+)
 async def test_wrong_bearer_keys_are_limited_and_right_ones_are_not(
     make_api: MakeApi, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
