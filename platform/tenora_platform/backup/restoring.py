@@ -90,8 +90,9 @@ def restore_backup(
     settings: Settings, urls: DatabaseUrls, place: Place, manifest: Manifest
 ) -> list[str]:
     """Fill database and object store, whose record names this database in the end; the deleted
-    tenants that are not erased until the operator confirms it. Raises BackupError where they or Redis are not empty, unless by this very restore, and for an object
-    that cannot be read back."""
+    tenants that are not erased until the operator confirms it. Raises BackupError where they or
+    Redis are not empty, unless by this very restore, and for an object that cannot be read back.
+    """
     objects = open_object_store(settings.object_store_url)
     token = f"{manifest.seal} {settings.object_store_url}"
     if not _goes_on(urls, token):

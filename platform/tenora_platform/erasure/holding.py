@@ -36,5 +36,6 @@ def in_words(held: list[str]) -> str | None:
         return None
     return (
         f"{len(held)} deleted tenants are not erased until you confirm it: {', '.join(held)}. They "
-        "stay suspended. Erase one: tenora tenant delete ID. Take it back: tenora tenant restore ID."
+        "stay suspended. Erase one: tenora tenant delete ID. Take it back: tenora tenant restore "
+        "ID."
     )
