@@ -24,6 +24,7 @@ from tenora_engine.errors import EngineUnavailableError
 from tenora_engine.events import SequenceEvent
 from tenora_engine.request import GenerationRequest
 from tenora_platform.app import create_app
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import ApiError, BadRequestError
 from tenora_platform.history.sampler import HistorySampler
 from tenora_platform.keys import hide_keys, make_key
@@ -121,7 +122,7 @@ def fail_after(engine: FakeEngine, tokens: int, error: Exception) -> None:
 async def test_all_streams_of_inference_are_known(quiet: Api) -> None:
     """So that none is left out of the tests that follow."""
     found = (context.original_route for context in iter_route_contexts(quiet.app.routes))
-    routes = [each for each in found if getattr(each, "serves_inference", False)]
+    routes = [each for each in found if isinstance(each, EdgeRoute) and each.serves_inference]
     streamed = {each.path for each in routes if "text/event-stream" in str(each.responses)}
     assert streamed == set(STREAMS)
 
