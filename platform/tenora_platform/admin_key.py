@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import NullPool, TextClause, create_engine, text
 
 from tenora_engine.private_folders import make_private
 from tenora_platform.db import DatabaseUrls
@@ -29,14 +29,38 @@ def admin_key_hashes(settings: Settings, secret: ServerSecret) -> tuple[str, ...
     return _read(settings)
 
 
+_WAS_USED = text(
+    "select exists (select from audit_logs"
+    " where starts_with(actor, 'admin_key:') or starts_with(actor, 'person:'))"
+)
+
+
+def first_admin_key(settings: Settings, urls: DatabaseUrls, secret: ServerSecret) -> str | None:
+    """A key made here where there is no owner yet; None where there is one. Raises SecretLostError
+    where somebody has administered this database before: then the key was lost, not absent."""
+    if has_admin_key(settings, urls):
+        return None
+    if _says(urls, _WAS_USED):
+        raise SecretLostError(
+            "There is no admin key, but this database has been administered with one: "
+            f"{_file(settings)} is gone, or TENORA_ADMIN_KEY is not set as it was. Restore the "
+            "file from a backup, or set TENORA_ADMIN_KEY, to a new key if the old one is lost."
+        )
+    return make_admin_key(settings, secret)
+
+
 def has_admin_key(settings: Settings, urls: DatabaseUrls) -> bool:
     """Whether there is an owner: a configured key, or one in the (migrated) database that does not
     end by itself."""
     if settings.admin_key is not None or _read(settings):
         return True
+    return _says(urls, _HAS_OWNER)
+
+
+def _says(urls: DatabaseUrls, query: TextClause) -> bool:
     engine = create_engine(urls.admin, poolclass=NullPool, connect_args={"connect_timeout": 10})
     with engine.connect() as connection:
-        return bool(connection.scalar(_HAS_OWNER))
+        return bool(connection.scalar(query))
 
 
 def make_admin_key(settings: Settings, secret: ServerSecret) -> str:
@@ -78,5 +102,6 @@ def _read(settings: Settings) -> tuple[str, ...]:
 def _damaged(path: Path, how: str) -> str:
     return (
         f"The hashes of admin keys {path} {how}: the file is damaged. Restore it from a backup. To "
-        "start over with new admin keys, move it away: those made before no longer work then."
+        "start over, move it away and set TENORA_ADMIN_KEY to a new key: those made before no "
+        "longer work then."
     )

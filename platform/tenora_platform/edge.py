@@ -151,6 +151,8 @@ class EdgeRoute(APIRoute):
                     answer = await read_and_answer(read)
                 if place is not None and isinstance(answer, StreamingResponse):
                     _make_in_places(answer, place)
+                if answer.media_type == "text/event-stream":  # it may fail yet
+                    request.scope["state"]["asked"] = read.asked
                 return answer
             except Exception:
                 request.scope["state"]["asked"] = read.asked

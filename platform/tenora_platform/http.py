@@ -73,21 +73,30 @@ class RequestEdge:
                 status = 499  # nobody is there to be told
             except Exception:
                 _log.exception("unhandled error", path=scope["path"])
-                if status:
-                    raise  # half of the answer is out; the server must cut the connection
                 error = ApiError(
                     f"The server failed on this request. Report the request id {request_id} "
                     "to the operator.",
                     code="internal_error",
                 )
+                if status:
+                    scope["state"]["error"] = error
+                    raise  # half of the answer is out; the server must cut the connection
                 await response_of(error)(scope, receive, send_with_id)
             finally:
+                status = _outcome(scope, status)
                 route = scope.get("route")
                 path = getattr(route, "path", "unmatched")
                 elapsed_s = time.perf_counter() - started
                 self.metrics.record_request(scope["method"], path, status, elapsed_s)
                 for note in self.answered:
                     note(scope, status)
+
+
+def _outcome(scope: Scope, status: int) -> int:
+    """What an answer is counted as: one that failed after its status had been sent, as what its
+    error says."""
+    error: ApiError | None = scope["state"].get("error")
+    return status if error is None or status >= 400 else error.status
 
 
 def _drop_prefix(scope: Scope, prefix: str) -> None:

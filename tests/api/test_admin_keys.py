@@ -8,16 +8,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from api_harness import ADMIN_KEY, Api
+from api_harness import ADMIN_KEY, Api, running_api
 from platform_fixtures import MakeApi, Servers
-from tenora_platform.admin_key import has_admin_key, make_admin_key
+from tenora_platform.admin_key import first_admin_key, has_admin_key, make_admin_key
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
 from tenora_platform.installation import Installation
 from tenora_platform.keys import hash_key
+from tenora_platform.secret import SecretLostError
 from tenora_platform.settings import Settings
 
 PATH = "/admin/v1/admin_keys"
@@ -194,6 +196,26 @@ async def test_the_first_key_is_made_where_there_is_no_owner(
     make_admin_key(bare, servers.secret)
     urls = database_urls(servers.new_database(), servers.secret, Installation(bare.installation))
     assert has_admin_key(bare, urls), "it is in the data directory"
+
+
+async def test_lost_admin_keys_are_not_made_anew(
+    servers: Servers, settings: Settings, tmp_path: Path
+) -> None:
+    """A database that an admin key has administered had one: a start refuses, and makes none."""
+    own = settings.model_copy(update={"database_url": servers.new_database()})
+    bare = own.model_copy(update={"admin_key": None, "data_dir": tmp_path / "data"})
+    urls = database_urls(str(own.database_url), servers.secret, Installation(own.installation))
+    assert first_admin_key(bare, urls, servers.secret) is not None
+    (bare.data_dir / "admin_keys").unlink()
+    assert first_admin_key(bare, urls, servers.secret) is not None, "nothing was done with it yet"
+    async with running_api(own, tmp_path / "1") as api:
+        await api.new_tenant("there")
+    assert first_admin_key(bare, urls, servers.secret) is None
+    (bare.data_dir / "admin_keys").unlink()
+    with pytest.raises(SecretLostError, match="Restore the file"):
+        first_admin_key(bare, urls, servers.secret)
+    assert not (bare.data_dir / "admin_keys").exists()
+    assert first_admin_key(own, urls, servers.secret) is None, "a configured one lets it start"
 
 
 async def test_two_owners_cannot_end_each_other_at_once(make_api: MakeApi) -> None:

@@ -73,6 +73,41 @@ async def test_an_installation_is_the_same_on_an_empty_machine(
             await serves_on(api, whole, kept)
 
 
+async def test_a_restore_erases_nobody_whose_time_is_over(
+    own: Settings, empty: Settings, tmp_path: Path
+) -> None:
+    """It is named, stays suspended with all it has, and goes when the operator says so again."""
+    async with running_api(own, tmp_path / "1") as api:
+        leaving, back = await api.new_tenant("leaving"), await api.new_tenant("comes back")
+        for each in (leaving, back):
+            await api.admin("DELETE", f"/admin/v1/tenants/{each.id}?grace_days=3")
+    with psycopg.connect(plain_url(str(own.database_url)), autocommit=True) as link:
+        link.execute(
+            "UPDATE tenants SET erase_after = now() - interval '1 day' WHERE "
+            "erase_after IS NOT NULL"
+        )
+    await made(own, tmp_path / "backup")
+    text = await restored(empty, tmp_path / "backup")
+    assert "2 deleted tenants are not erased until you confirm it" in text
+    assert leaving.id in text
+    there = empty.model_copy(update={"redis_url": own.redis_url})
+    async with running_api(there, tmp_path / "2") as api:
+        assert await Eraser(api.state).run_once() == []
+        shown = (await api.admin("GET", f"/admin/v1/tenants/{leaving.id}")).json()
+        assert (shown["status"], shown["name"]) == ("suspended", "leaving")
+        assert (shown["erase_after"], shown["erased_at"]) == (None, None)
+        assert shown["deleted_at"] is not None
+        taken = await api.admin("POST", f"/admin/v1/tenants/{back.id}/restore")
+        assert taken.json()["status"] == "active"
+        await api.admin("DELETE", f"/admin/v1/tenants/{leaving.id}?grace_days=0")
+        await Eraser(api.state).run_once()
+        shown = (await api.admin("GET", f"/admin/v1/tenants/{leaving.id}")).json()
+        assert shown["erased_at"] is not None
+        entries = (await api.admin("GET", "/admin/v1/audit_logs?limit=100")).json()["data"]
+        held = [each["target"] for each in entries if each["action"] == "tenant.hold_erasure"]
+        assert set(held) == {leaving.id, back.id}
+
+
 async def serves_on(api: Api, whole: Whole, kept: set[str]) -> None:
     """The old keys, receipts and upload; and new rows beside the old ones."""
     assert stored_objects(api) == kept

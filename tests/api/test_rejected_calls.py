@@ -15,11 +15,16 @@ from urllib.parse import quote
 import httpx
 import pytest
 import structlog
+from fastapi.routing import iter_route_contexts
 from sqlalchemy import func, select, text
 
 from api_harness import Api, TestTenant
 from fake_engine import FakeEngine
+from tenora_engine.errors import EngineUnavailableError
+from tenora_engine.events import SequenceEvent
+from tenora_engine.request import GenerationRequest
 from tenora_platform.app import create_app
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import ApiError, BadRequestError
 from tenora_platform.history.sampler import HistorySampler
 from tenora_platform.keys import hide_keys, make_key
@@ -91,6 +96,69 @@ async def test_only_inference_is_counted(quiet: Api) -> None:
         assert (await quiet.call(tenant.key, "POST", CHAT, json=chat(model="no"))).is_error
     assert await counted(quiet, tenant) == {"200": 1, "404": 2}
     assert len(await listed(quiet, tenant)) == 2
+
+
+STREAMS = {
+    CHAT: chat(),
+    "/v1/completions": {"model": "fake-base", "prompt": "hi", "max_tokens": 400},
+    "/v1/responses": {"model": "fake-base", "input": "hi"},
+    "/v1/messages": chat(max_tokens=400),
+}
+
+
+def fail_after(engine: FakeEngine, tokens: int, error: Exception) -> None:
+    """Each request from now on fails when so much of it has come."""
+    submit = engine.submit
+
+    async def fails(request: GenerationRequest) -> AsyncIterator[SequenceEvent]:
+        events = submit(request)
+        for _ in range(tokens):
+            yield await anext(events)
+        raise error
+
+    engine.submit = fails  # type: ignore[method-assign]
+
+
+async def test_all_streams_of_inference_are_known(quiet: Api) -> None:
+    """So that none is left out of the tests that follow."""
+    found = (context.original_route for context in iter_route_contexts(quiet.app.routes))
+    routes = [each for each in found if isinstance(each, EdgeRoute) and each.serves_inference]
+    streamed = {each.path for each in routes if "text/event-stream" in str(each.responses)}
+    assert streamed == set(STREAMS)
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_that_fails_after_its_start_is_a_failed_request(
+    quiet: Api, path: str
+) -> None:
+    """Its status of 200 had been sent: it is counted and listed as what its last event said."""
+    tenant = await quiet.new_tenant("cut")
+    quiet.engine.answer = lambda request, index: f"{SECRET} " * 40
+    await quiet.call(tenant.key, "POST", path, json=STREAMS[path] | {"stream": True})
+    assert await counted(quiet, tenant) == {"200": 1}
+
+    fail_after(quiet.engine, 20, EngineUnavailableError("it died"))
+    answer = await quiet.call(tenant.key, "POST", path, json=STREAMS[path] | {"stream": True})
+    assert answer.status_code == 200
+    assert "engine_unavailable" in answer.text
+    assert await counted(quiet, tenant) == {"200": 1, "503": 1}
+    (row,) = await listed(quiet, tenant)
+    assert (row["route"], row["status"]) == (f"POST {path}", 503)
+    assert (row["code"], row["model"]) == ("engine_unavailable", "fake-base")
+    assert row["request_id"] == answer.headers["x-request-id"]
+    metrics = quiet.state.metrics.text().decode()
+    counter = f'tenora_http_requests_total{{method="POST",route="{path}",status="503"}} 1.0'
+    assert counter in metrics
+
+
+async def test_a_stream_that_fails_unforeseen_is_a_failed_request(quiet: Api) -> None:
+    tenant = await quiet.new_tenant("unforeseen")
+    fail_after(quiet.engine, 3, RuntimeError(SECRET))
+    await quiet.call(tenant.key, "POST", CHAT, json=chat(stream=True))
+    assert await counted(quiet, tenant) == {"500": 1}
+    (row,) = await listed(quiet, tenant)
+    assert row["status"] == 500
+    assert SECRET not in json.dumps(row)
 
 
 async def test_what_a_client_gets_wrong_on_the_way_is_listed_as_its_tenants(quiet: Api) -> None:

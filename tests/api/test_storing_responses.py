@@ -293,6 +293,39 @@ async def test_a_database_that_is_away_for_a_moment_stores_it(
     assert (failed, made["store"], rows_of(owner, tenant)) == ([None], True, 1)
 
 
+async def test_waiting_for_a_conversation_is_bounded(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In number and in time, and told with when to come again; nothing of it stays."""
+    made = (await call(api, tenant.key)).json()
+    more = {"previous_response_id": made["id"]}
+    begun, going_on = asyncio.Event(), asyncio.Event()
+    chain = stored_repository.chain
+
+    async def slow(*args: Any) -> Any:
+        begun.set()
+        await going_on.wait()
+        return await chain(*args)
+
+    monkeypatch.setattr(stored_repository, "chain", slow)
+    monkeypatch.setattr(api.state.responses._reading, "_waiting_max", 1)
+    reading = asyncio.create_task(call(api, tenant.key, **more))
+    await begun.wait()
+    refused = await call(api, tenant.key, **more)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_conversations")
+    assert refused.headers["retry-after"] == "1"
+    going_on.set()
+    assert (await reading).status_code == 200
+    going_on.clear()
+    monkeypatch.setattr(stored_responses, "READ_S", 0.01)
+    late = await call(api, tenant.key, **more)
+    error = late.json()["error"]
+    assert (late.status_code, error["code"]) == (503, "previous_response_unavailable")
+    assert (error["param"], late.headers["retry-after"]) == ("previous_response_id", "5")
+    monkeypatch.undo()
+    assert (await call(api, tenant.key, **more)).status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_database_that_stays_away_is_told(
     api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch, stream: bool

@@ -172,12 +172,31 @@ async def test_a_raised_budget_has_its_thresholds_anew_and_a_lowered_one_tells_n
     await put(api, tenant, amount="4", thresholds=[50, 100])
     assert await thresholds(api, tenant) == [50]
     await put(api, tenant, amount="2", thresholds=[50, 100])
-    assert await thresholds(api, tenant) == [50, 50, 100]
+    assert await thresholds(api, tenant) == [50, 100], "half of it is no news"
     await put(api, tenant, amount="8", thresholds=[50, 100])
     shown = await budget(api, tenant)
     assert (shown["alerts"], shown["spent"]) == ([], "2.000000000000")
     await put(api, tenant, amount="4", thresholds=[50, 100])
-    assert await thresholds(api, tenant) == [50, 50, 100], "it was told already"
+    assert await thresholds(api, tenant) == [50, 100], "it was told already"
+
+
+async def test_rewriting_thresholds_and_amounts_tells_nothing_again(api: Api) -> None:
+    """One event for a threshold and a month; more comes only with more that is spent."""
+    tenant = await api.new_tenant("rewriting")
+    await use(api, of(tenant, 10))  # 4 USD
+    for threshold in range(1, 101):
+        await put(api, tenant, amount="4", thresholds=[threshold])
+    assert await thresholds(api, tenant) == [1]
+    shown = await budget(api, tenant)
+    assert [each["threshold"] for each in shown["alerts"]] == [100]
+    for cents in range(300, 400, 10):
+        await put(api, tenant, amount=f"{cents / 100}", thresholds=[50, 100])
+        await api.state.budgets.alerts.sweep()
+    assert await thresholds(api, tenant) == [1]
+    await put(api, tenant, amount="6", thresholds=[50, 100])
+    await use(api, of(tenant, 5))
+    await api.state.budgets.alerts.look()
+    assert await thresholds(api, tenant) == [1, 100]
 
 
 async def test_a_month_ends_with_its_own_alerts(api: Api) -> None:

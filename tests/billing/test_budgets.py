@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from api_harness import Api, TestTenant
+from served_api import until
 from tenora_engine.request import GenerationRequest
 from tenora_platform.billing.price_lists import Prices
 
@@ -154,7 +155,7 @@ async def billed(api: Api, tenant: TestTenant) -> Decimal:
 
 
 async def test_a_soft_cap_tells_once_and_degrades(api: Api) -> None:
-    caps = {"budget": "0.0001", "budget_soft": 0.05, "budget_action": "degrade"}
+    caps = {"budget": "0.000088", "budget_soft": 0.06, "budget_action": "degrade"}
     await api.put_plan("soft", caps, sla_class="priority")
     tenant = await api.new_tenant("soft", "soft")
     first = await ask(api, tenant)
@@ -166,7 +167,7 @@ async def test_a_soft_cap_tells_once_and_degrades(api: Api) -> None:
     assert third.headers["x-tenora-tier"] == "flex"
     assert third.json()["service_tier"] == "flex"
     assert api.engine.requests[-1].tenant.tier == "flex"
-    left = Decimal("0.0001") - 2 * (4 * PROMPT + 10 * OUTPUT)
+    left = Decimal("0.000088") - 2 * (4 * PROMPT + 10 * OUTPUT)
     told = third.headers["x-tenora-budget"]
     assert told.startswith('soft;budget=plan_month;remaining="')
     assert told.endswith(";currency=USD")
@@ -174,7 +175,7 @@ async def test_a_soft_cap_tells_once_and_degrades(api: Api) -> None:
     events = await events_of(api, tenant, 1)
     assert events[0]["type"] == "budget.soft"
     assert events[0]["data"]["budget"] == "plan_month"
-    assert Decimal(events[0]["data"]["cap"]) == Decimal("0.0001")
+    assert Decimal(events[0]["data"]["cap"]) == Decimal("0.000088")
     assert events[0]["data"]["currency"] == "USD"
     seen = await api.admin("GET", f"/admin/v1/tenants/{tenant.id}/events?type=budget.soft")
     assert [each["id"] for each in seen.json()["data"]] == [events[0]["id"]]
@@ -182,6 +183,45 @@ async def test_a_soft_cap_tells_once_and_degrades(api: Api) -> None:
         pass
     events = await events_of(api, tenant, 2)
     assert [each["type"] for each in events] == ["budget.hard", "budget.soft"]
+
+
+async def test_what_is_only_held_uses_no_budget_up(api: Api) -> None:
+    """A request that is refused by what others hold, or by what it may cost itself, is told so; the
+    budget's own event comes when it is spent."""
+    await api.put_plan("held", {"budget": "0.0000088", "budget_soft": 0.9})  # of two requests
+    tenant = await api.new_tenant("held", "held")
+    assert (await ask(api, tenant, max_tokens=400)).status_code == 429
+    before = len(api.engine.requests)
+    gate = api.engine.gate = asyncio.Event()
+    running = [asyncio.create_task(ask(api, tenant)) for _ in range(2)]
+    await until(lambda: len(api.engine.requests) == before + 2)
+    refused = await ask(api, tenant)
+    assert "does not cover this request: 0 USD is spent" in refused.text
+    await api.state.budgets.finish()
+    assert await events_of(api, tenant, 0) == []
+    gate.set()
+    assert [(await each).status_code for each in running] == [200, 200]
+    hard, soft = await events_of(api, tenant, 2)
+    assert {hard["type"], soft["type"]} == {"budget.hard", "budget.soft"}
+    for each in (hard, soft):
+        assert Decimal(each["data"]["spent"]) == Decimal(each["data"]["cap"])
+
+
+async def test_a_cap_that_is_rewritten_is_told_once_until_more_is_spent(api: Api) -> None:
+    cost = 4 * PROMPT + 10 * OUTPUT
+    await api.put_plan("rewritten", {"budget": f"{2 * cost:f}"})
+    tenant = await api.new_tenant("rewritten", "rewritten")
+    for _ in range(2):
+        assert (await ask(api, tenant)).status_code == 200
+    await events_of(api, tenant, 1)
+    for part in range(10, 15):
+        await api.put_plan("rewritten", {"budget": f"{2 * cost * part / 20:f}"})
+        assert (await ask(api, tenant)).status_code == 429
+    await api.state.budgets.finish()
+    await events_of(api, tenant, 1)
+    await api.put_plan("rewritten", {"budget": f"{3 * cost:f}"})
+    assert (await ask(api, tenant)).status_code == 200
+    await events_of(api, tenant, 2)
 
 
 async def events_of(api: Api, tenant: TestTenant, number: int) -> list[dict[str, Any]]:

@@ -9392,9 +9392,10 @@ export interface components {
         };
         /**
          * RejectedCall
-         * @description A call of the inference API that was answered with a status of 400 or more. Where very many
-         *     of one kind came within a minute, one entry stands for `calls` of them, until `last_at`. No
-         *     prompt is in it: what a message quotes of one is left out.
+         * @description A call of the inference API that was answered with a status of 400 or more, or a stream
+         *     that failed after its start. Where very many of one kind came within a minute, one entry stands
+         *     for `calls` of them, until `last_at`. No prompt is in it: what a message quotes of one is left
+         *     out.
          */
         RejectedCall: {
             /**

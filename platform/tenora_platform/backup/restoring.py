@@ -25,6 +25,7 @@ from tenora_platform.backup.objects import copy_in, kept_objects, listed, of_bac
 from tenora_platform.backup.place import BackupError, Place, Stored, first_line
 from tenora_platform.bootstrap import UNFINISHED, prepare_database
 from tenora_platform.db import Database, DatabaseUrls
+from tenora_platform.erasure.holding import hold_erasures
 from tenora_platform.installation import Installation
 from tenora_platform.marks import KEY, claim_store, mark_of
 from tenora_platform.object_store import open_object_store
@@ -87,10 +88,11 @@ def _secret(settings: Settings, place: Place, manifest: Manifest) -> ServerSecre
 
 def restore_backup(
     settings: Settings, urls: DatabaseUrls, place: Place, manifest: Manifest
-) -> None:
-    """Fill database and object store, whose record names this database in the end. Raises
-    BackupError where they or Redis are not empty, unless by this very restore, and for an object
-    that cannot be read back."""
+) -> list[str]:
+    """Fill database and object store, whose record names this database in the end; the deleted
+    tenants that are not erased until the operator confirms it. Raises BackupError where they or
+    Redis are not empty, unless by this very restore, and for an object that cannot be read back.
+    """
     objects = open_object_store(settings.object_store_url)
     token = f"{manifest.seal} {settings.object_store_url}"
     if not _goes_on(urls, token):
@@ -108,7 +110,7 @@ def restore_backup(
             load(urls, place, manifest)
         prepare_database(urls, may_prepare=lambda _: None)
         copy_in(place, manifest.objects, objects)
-        asyncio.run(_adopt(urls, objects, manifest))
+        return asyncio.run(_adopt(urls, objects, manifest))
 
 
 _MARK = sql.Identifier(UNFINISHED)
@@ -195,19 +197,22 @@ def _refuse_filled(settings: Settings, objects: ObjectStore) -> None:
         )
 
 
-async def _adopt(urls: DatabaseUrls, objects: ObjectStore, manifest: Manifest) -> None:
+async def _adopt(urls: DatabaseUrls, objects: ObjectStore, manifest: Manifest) -> list[str]:
     db = Database(urls).patient()
     try:
         store = StoreIdentity(db, objects)
         async with db.admin_session() as session:
             record = await store.adopt(session)
-            await AuditLog(urls.secret).append(
+            audit, actor = AuditLog(urls.secret), "command line"
+            held = await hold_erasures(session, audit, actor)
+            await audit.append(
                 session,
-                actor="command line",
+                actor=actor,
                 action="backup.restore",
                 target=record.database,
                 after={"at": manifest.at, "tenora": manifest.tenora},
             )
         await store.write(record)
+        return held
     finally:
         await db.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,12 +14,12 @@ from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.budgets.accounts import month_start, next_month
 from tenora_platform.budgets.alerts import ALERT, Standing, standings, tell
+from tenora_platform.budgets.news import SPENT, of_period
 from tenora_platform.budgets.repository import amounts_spent
 from tenora_platform.budgets.schemas import AccountBudget, AccountBudgetBody, ThresholdAlert
 from tenora_platform.budgets.tables import AccountBudgetRow
 from tenora_platform.errors import BadRequestError
 from tenora_platform.events.tables import EventRow
-from tenora_platform.ids import first_id
 from tenora_platform.tenants.repository import get_tenant
 from tenora_platform.usage.service import money
 
@@ -123,20 +123,17 @@ async def _currencies(
 
 
 async def _alerts(session: AsyncSession, standing: Standing) -> list[ThresholdAlert]:
-    """Those of this month and amount, the lowest first."""
-    once = {standing.once(each): each for each in standing.budget.thresholds}
-    rows = await session.scalars(
-        select(EventRow).where(
-            EventRow.tenant_id == standing.budget.tenant_id,
-            EventRow.type == ALERT,
-            EventRow.once.in_(once),
-            EventRow.id >= first_id("evt", standing.month),
-        )
-    )
-    return sorted(
-        (ThresholdAlert(threshold=once[row.once], reached_at=row.created_at) for row in rows),
-        key=lambda each: each.threshold,
-    )
+    """Those of this month that were told, the lowest first: each since the first event that told of
+    as much spending."""
+    budget = standing.budget
+    of_month = of_period(budget.tenant_id, ALERT, standing.period, budget.currency)
+    query = select(func.min(EventRow.created_at)).where(*of_month)
+    found = []
+    for threshold in sorted(budget.thresholds):
+        at = await session.scalar(query.where(standing.level(threshold) <= SPENT))
+        if at is not None:
+            found.append(ThresholdAlert(threshold=threshold, reached_at=at))
+    return found
 
 
 async def _note(

@@ -1,6 +1,6 @@
-"""Tells a tenant when its account budget's thresholds are reached: one event for each threshold,
-month and amount, whichever process finds it. By the books alone, so that neither a restart nor an
-emptied Redis tells it again."""
+"""Tells a tenant when its account budget's thresholds are reached: one event for each threshold
+and month, whichever process finds it and however often the budget is rewritten. By the books alone,
+so that neither a restart nor an emptied Redis tells it again."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.budgets.accounts import month_start, next_month
+from tenora_platform.budgets.news import PERCENT, most_told
 from tenora_platform.budgets.tables import AccountBudgetRow
 from tenora_platform.db import Database
 from tenora_platform.events import repository as events
@@ -52,16 +53,25 @@ class Standing:
         percent = 100 * Fraction(self.spent) / Fraction(self.budget.amount)
         return sorted(each for each in self.budget.thresholds if percent >= each)
 
+    @property
+    def period(self) -> str:
+        return f"{self.month:%Y-%m}"
+
+    def level(self, threshold: int) -> Decimal:
+        """From how much spending on it is reached."""
+        return self.budget.amount * threshold / 100
+
     def once(self, threshold: int) -> str:
-        """Return the key that makes the event unique; a changed amount makes a new one."""
+        """Return the key that makes the event unique; a changed amount makes a new one, which is
+        used where more than was told of is spent."""
         amount = f"{money(self.budget.amount)} {self.budget.currency}"
-        return f"{self.month:%Y-%m} {amount} {threshold}"
+        return f"{self.period} {amount} {threshold}"
 
     def told(self, threshold: int) -> dict[str, object]:
         """The event's data."""
         return {
             "budget": "account_month",
-            "period": f"{self.month:%Y-%m}",
+            "period": self.period,
             "threshold": threshold,
             "amount": money(self.budget.amount),
             "currency": self.budget.currency,
@@ -94,11 +104,20 @@ async def standings(
 
 
 async def tell(session: AsyncSession, standing: Standing) -> None:
-    """In the session of the budget's tenant."""
+    """In the session of the budget's tenant. However often a budget is rewritten, a threshold is
+    told only where the events of this month have told neither of as much spending nor of as large a
+    part of the amount."""
+    if not standing.reached:
+        return
+    tenant_id, currency = standing.budget.tenant_id, standing.budget.currency
+    spent = await most_told(session, tenant_id, ALERT, standing.period, currency)
+    part = await most_told(session, tenant_id, ALERT, standing.period, currency, what=PERCENT)
     for threshold in standing.reached:
+        if spent >= standing.level(threshold) and part >= threshold:
+            continue
         await events.add(
             session,
-            tenant_id=standing.budget.tenant_id,
+            tenant_id=tenant_id,
             type=ALERT,
             once=standing.once(threshold),
             data=standing.told(threshold),

@@ -121,7 +121,7 @@ class Budgets:
         amounts = work.amounts(answer.expected_tokens)
         if answer.refused_by is not None:
             self._refuse(tenant, answer.levels, answer.refused_by, sum(amounts))
-        self._teller.tell(tenant.tenant_id, answer.levels, None)
+        self._teller.tell(tenant.tenant_id, answer.levels)
         hold = BudgetHold(
             self,
             tenant,
@@ -210,7 +210,7 @@ class Budgets:
         self._metrics.refused.labels(
             *((f"budget_{span}", of) if span else ("credit", "plan"))
         ).inc()
-        self._teller.tell(tenant.tenant_id, levels, by)
+        self._teller.tell(tenant.tenant_id, levels)
         raise refusal(by, wanted)
 
     async def _ask(self, tenant: TenantContext, budgets: Sequence[Budget], work: Work) -> Answer:
@@ -293,4 +293,4 @@ class Budgets:
         changed, self._changed = list(self._changed.values()), {}
         for tenant in changed:
             levels = await self.store.spent(tenant.tenant_id, await self._budgets(tenant))
-            self._teller.tell(tenant.tenant_id, levels, None)
+            self._teller.tell(tenant.tenant_id, levels)

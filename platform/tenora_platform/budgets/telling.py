@@ -1,16 +1,19 @@
-"""Keeps the events of budgets: `budget.soft` and `budget.hard`, once for each budget, period and
-cap. It does not deliver them."""
+"""Keeps the events of budgets: `budget.soft` and `budget.hard`, when what has been spent reaches
+the soft limit or the cap, once for each budget, period and cap. What is only held reaches nothing.
+It does not deliver them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Literal
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_platform.budgets.accounts import money_of
+from tenora_platform.budgets.news import most_told
 from tenora_platform.budgets.store import Level
 from tenora_platform.db import Database
 from tenora_platform.events import repository
@@ -28,12 +31,12 @@ class Teller:
         self._told: set[tuple[str, str, str]] = set()
         self._telling: set[asyncio.Task[None]] = set()
 
-    def tell(self, tenant_id: str, levels: Sequence[Level], refused_by: Level | None) -> None:
-        """Of what has been reached, and of what has refused a request."""
+    def tell(self, tenant_id: str, levels: Sequence[Level]) -> None:
+        """Of what has been reached."""
         for level in levels:
             if level.soft:
                 self._tell("budget.soft", tenant_id, level)
-            if level.reached or level is refused_by:
+            if level.reached:
                 self._tell("budget.hard", tenant_id, level)
 
     async def finish(self, most_s: float) -> None:
@@ -42,9 +45,7 @@ class Teller:
             await asyncio.wait(self._telling, timeout=most_s)
 
     def _tell(self, kind: Kind, tenant_id: str, level: Level) -> None:
-        once = f"{level.budget.account} {level.cap}"
-        if level.budget.name == "account_month":  # the plan's month may have the same cap
-            once = f"account {once}"
+        once = f"{_period(level)} {level.cap}"
         told = (kind, tenant_id, once)
         if told in self._told:
             return
@@ -68,7 +69,21 @@ class Teller:
         }
         try:
             async with self._db.tenant_session(tenant_id) as session:
+                told = await most_told(session, tenant_id, kind, _period(level), budget.currency)
+                if told >= _reached_at(kind, level):
+                    return  # under another cap
                 await repository.add(session, tenant_id=tenant_id, type=kind, once=once, data=data)
         except (SQLAlchemyError, OSError) as error:
             self._told.discard((kind, tenant_id, once))
             _log.warning("budget event not stored", type=kind, tenant=tenant_id, reason=str(error))
+
+
+def _period(level: Level) -> str:
+    account = level.budget.account
+    # The plan's month may have the same cap.
+    return f"account {account}" if level.budget.name == "account_month" else account
+
+
+def _reached_at(kind: Kind, level: Level) -> Decimal:
+    cap = money_of(level.cap or 0)
+    return cap if kind == "budget.hard" else cap * Decimal(str(level.budget.soft))

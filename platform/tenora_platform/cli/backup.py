@@ -74,6 +74,7 @@ def restore(
     from tenora_platform.backup.restoring import check_backup, restore_backup
     from tenora_platform.cli.checks import check_folders
     from tenora_platform.cli.parts import reached_database
+    from tenora_platform.erasure.holding import in_words
     from tenora_platform.secret import keep_secret
     from tenora_platform.settings import Settings
 
@@ -86,12 +87,14 @@ def restore(
         keep_secret(settings.data_dir, secret)  # a database of our own is made under it
     known = settings.model_copy(update={"secret": SecretStr(secret.root.decode())})
     with reached_database(known) as urls:
-        restore_backup(settings, urls, place, manifest)
+        held = restore_backup(settings, urls, place, manifest)
         say(
             f"Restored as of {manifest.at:%Y-%m-%d %H:%M:%S} UTC: "
             f"{sum(table.rows for table in manifest.tables)} rows, "
             f"{manifest.objects.count} objects, each read back."
         )
+        if (waiting := in_words(held)) is not None:
+            say(waiting)
         proof = prove(settings, urls, manifest.faults)
     say(f"Proved: {proof.events} events, {proof.invoices} invoices, {proof.receipts} receipts.")
     if proof.problems:

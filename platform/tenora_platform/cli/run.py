@@ -16,7 +16,7 @@ import httpx
 from rich.console import Console
 
 from tenora_engine.model.default_model import default_model_folder, ensure_default_model
-from tenora_platform.admin_key import has_admin_key, make_admin_key
+from tenora_platform.admin_key import first_admin_key
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.cli.checks import (
     check_address,
@@ -84,8 +84,7 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
         installation = Installation(ready.installation)
         urls = database_urls(ready.database_url, secret, installation)
         prepare_database(urls)
-        if not has_admin_key(ready, urls):
-            key = make_admin_key(ready, secret)
+        if (key := first_admin_key(ready, urls, secret)) is not None:
             console.print(f"tenora: admin key (shown once, keep it): {key}")
         claim_servers(settings, secret)
         ready = with_model(ready)

@@ -66,7 +66,9 @@ def adopt(
 ) -> None:
     """Declare that the object store belongs to the database as it is now, for instance after a
     restore. What its rows own is restored from the trash; after an hour, what no row owns is moved
-    to the trash, where it stays for a week."""
+    to the trash, where it stays for a week. Deleted tenants are erased only once you confirm it."""
+    from tenora_platform.erasure.holding import in_words
+
     found = _run(data_dir, _status)
     belongs = found["problem"] is None
     if belongs and not found["unowned"] and not found["missing_adapters"]:
@@ -92,6 +94,8 @@ def adopt(
         f"(generation {adopted['generation']}). {len(adopted['back'])} objects were restored from "
         "the trash."
     )
+    if (waiting := in_words(adopted["held"])) is not None:
+        say(waiting)
 
 
 @store.command("trash")
@@ -204,6 +208,8 @@ async def _status(parts: _Parts) -> dict[str, Any]:
 
 
 async def _adopt(parts: _Parts) -> dict[str, Any]:
+    from tenora_platform.erasure.holding import hold_erasures
+
     async with parts.db.admin_session() as session:
         before = await parts.identity.read()
         record = await parts.identity.adopt(session)
@@ -215,8 +221,10 @@ async def _adopt(parts: _Parts) -> dict[str, Any]:
             before=_said(before),
             after=_said(record),
         )
+        held = await hold_erasures(session, parts.audit, "command line")
     await parts.identity.write(record)
-    return {"generation": record.generation, "back": await _restore(parts, None)}
+    back = await _restore(parts, None)
+    return {"generation": record.generation, "back": back, "held": held}
 
 
 def _said(record: Any) -> dict[str, object] | None:

@@ -44,9 +44,10 @@ class Deletions:
         and once it is being erased."""
         row = await self._row(tenant_id)
         now = datetime.now(UTC)
-        if row.deleted_at is None or row.erase_after is None:
+        if row.deleted_at is None:
             raise ConflictError("This tenant has not been deleted.", code="tenant_not_deleted")
-        if row.erased_at is not None or row.erase_after <= now:
+        is_due = row.erase_after is not None and row.erase_after <= now
+        if row.erased_at is not None or is_due:
             raise ConflictError("This tenant's time to be restored is over.", code="tenant_erased")
         row.status = row.status_before or "suspended"
         row.deleted_at = row.erase_after = row.status_before = None

@@ -15,7 +15,7 @@ from tenora_engine.errors import EngineError
 from tenora_engine.text.chat_template import Renders
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.text.tool_formats import ToolFormat, format_of
-from tenora_platform.errors import ApiError, BadRequestError, from_engine
+from tenora_platform.errors import ApiError, BadRequestError
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
 from tenora_platform.inference.chunks import Chunks, encode
@@ -236,7 +236,7 @@ async def chat_stream(
     except (ApiError, EngineError) as error:
         if not begun:
             raise
-        failure = error if isinstance(error, ApiError) else from_engine(error)
+        failure = session.fail(error)
         yield held + sse(failure.body())
         return
     yield held + DONE

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tenora_engine.errors import EngineError
-from tenora_platform.errors import ApiError, from_engine
+from tenora_platform.errors import ApiError
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.echoes import prompt_echo, refuse_too_long_repeats
@@ -272,7 +272,7 @@ async def completion_stream(
     except (ApiError, EngineError) as error:
         if not begun:
             raise
-        failure = error if isinstance(error, ApiError) else from_engine(error)
+        failure = session.fail(error)
         yield held + sse(failure.body())
         return
     yield held + DONE

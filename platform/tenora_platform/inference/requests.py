@@ -163,7 +163,9 @@ def _only_once(state: StarletteState) -> str:
 
 def streamed(session: InferenceSession, events: AsyncGenerator[bytes]) -> EventStream:
     after = partial(follow, session)
-    return EventStream(events, lambda: session.headers, session.leave, after)
+    return EventStream(
+        events, lambda: session.headers, session.leave, after, lambda: session.failure
+    )
 
 
 async def whole(

@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
+from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
 from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
 from tenora_platform.budgets.hold import NO_HOLD, BudgetHold
-from tenora_platform.errors import ApiError, UnavailableError
+from tenora_platform.errors import ApiError, UnavailableError, from_engine
 from tenora_platform.inference.answers import Answer
 from tenora_platform.inference.generation import Piece, Run, merged
 from tenora_platform.inference.parameters import Generation
@@ -107,6 +108,7 @@ class InferenceSession:
     headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
     created: int = 0
+    failure: ApiError | None = None  # after the answer had begun
     _runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -251,6 +253,12 @@ class InferenceSession:
         """Nobody wants it any more: the engine ends it, and what it metered is charged."""
         for run in self._runs:
             await run.end(error)
+
+    def fail(self, error: ApiError | EngineError) -> ApiError:
+        """What ended an answer that had begun, as its client is told: with a status of 200 sent, it
+        is counted as a failed request all the same."""
+        self.failure = error if isinstance(error, ApiError) else from_engine(error)
+        return self.failure
 
     @property
     def _num_sequences(self) -> int:

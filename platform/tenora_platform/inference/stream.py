@@ -44,17 +44,27 @@ class EventStream(Response):
         headers: Callable[[], Mapping[str, str]],
         leave: Callable[[ApiError], Awaitable[None]],
         after: Callable[[], Awaitable[None]],
+        failure: Callable[[], ApiError | None] = lambda: None,
     ) -> None:
         super().__init__(media_type="text/event-stream")
         self._after = after  # all of it was sent
         self._events = events
+        self._failure = failure  # that the last event told
         self._leave = leave
         self._more_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientGoneError):  # what has begun can only be cut off
-            await unless_gone(receive, self._send_all(send), self._leave)
+            await unless_gone(receive, self._sent(scope, send), self._leave)
             await self._after()
+
+    async def _sent(self, scope: Scope, send: Send) -> None:
+        try:
+            await self._send_all(send)
+        finally:
+            failure = self._failure()
+            if failure is not None and not isinstance(failure, ClientGoneError):
+                scope["state"]["error"] = failure  # for who counts and lists them
 
     async def _send_all(self, send: Send) -> None:
         async with contextlib.aclosing(self._events) as events:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.contexts import TenantContext
 from tenora_platform.db import Database, plain_reason
-from tenora_platform.errors import BadRequestError, NotFoundError
+from tenora_platform.errors import BadRequestError, NotFoundError, UnavailableError
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.receipts import stored_repository as repository
 from tenora_platform.receipts.contents import Seal
@@ -30,6 +30,10 @@ TURNS_MAX = 1000
 """Of a conversation."""
 STORE_S = 5.0
 """So long a client waits for the database to store its response."""
+READING_WAITING_MAX = 32
+"""Requests of one tenant that read a conversation in one process, or wait for those before them."""
+READ_S = 20.0
+"""So long a request waits for its conversation, for those before it too."""
 PLACES = 2
 """Responses sealed at once in one process."""
 _RETRY_S = 0.25
@@ -79,7 +83,13 @@ class ResponseStore:
         self._opening = opening
         self._sealing = Turns(PLACES)
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._reading = Turns(
+            1,
+            tenant_waiting_max=READING_WAITING_MAX,
+            what="requests that wait for the conversation of their previous_response_id",
+            too_many="too_many_conversations",
+            own_threads=False,
+        )
 
     async def store(
         self, tenant: TenantContext, make: Callable[[], NewResponse]
@@ -120,13 +130,28 @@ class ResponseStore:
         self, tenant: TenantContext, response_id: str, bytes_max: int
     ) -> list[Turn]:
         """What was said up to the end of that response, oldest first. Raises BadRequestError for
-        one of which a part is not there, and one that is longer than `bytes_max` or TURNS_MAX."""
-        async with self._reading.setdefault(tenant.tenant_id, asyncio.Lock()):
-            async with self._db.tenant_session(tenant.tenant_id) as session:
-                links = await repository.chain(session, response_id, TURNS_MAX, bytes_max)
-                ids = _whole(links, response_id, _only_by(tenant), bytes_max)
-                rows = await repository.contents(session, ids)
-            return await self._opening.work(partial(self._turns, tenant.tenant_id, ids, rows))
+        one of which a part is not there, and one that is longer than `bytes_max` or TURNS_MAX;
+        RateLimitedError where too many of the tenant's wait, UnavailableError after READ_S."""
+        try:
+            async with asyncio.timeout(READ_S), self._reading.turn(tenant.tenant_id):
+                return await self._conversation(tenant, response_id, bytes_max)
+        except TimeoutError as error:
+            raise UnavailableError(
+                "The conversation of previous_response_id could not be read in time. Send the "
+                "request again, or the whole conversation in its input.",
+                retry_after_ms=5000,
+                param="previous_response_id",
+                code="previous_response_unavailable",
+            ) from error
+
+    async def _conversation(
+        self, tenant: TenantContext, response_id: str, bytes_max: int
+    ) -> list[Turn]:
+        async with self._db.tenant_session(tenant.tenant_id) as session:
+            links = await repository.chain(session, response_id, TURNS_MAX, bytes_max)
+            ids = _whole(links, response_id, _only_by(tenant), bytes_max)
+            rows = await repository.contents(session, ids)
+        return await self._opening.work(partial(self._turns, tenant.tenant_id, ids, rows))
 
     def _sealed(
         self, tenant: TenantContext, make: Callable[[], NewResponse]

@@ -11,9 +11,10 @@ from tenora_platform.schemas import IdItem, ListPage
 
 
 class RejectedCall(IdItem):
-    """A call of the inference API that was answered with a status of 400 or more. Where very many
-    of one kind came within a minute, one entry stands for `calls` of them, until `last_at`. No
-    prompt is in it: what a message quotes of one is left out."""
+    """A call of the inference API that was answered with a status of 400 or more, or a stream
+    that failed after its start. Where very many of one kind came within a minute, one entry stands
+    for `calls` of them, until `last_at`. No prompt is in it: what a message quotes of one is left
+    out."""
 
     object: Literal["rejected_call"] = "rejected_call"
     at: datetime

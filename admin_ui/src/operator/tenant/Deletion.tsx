@@ -62,13 +62,15 @@ export function DeletionBanner({ tenant }: { tenant: Tenant }) {
       </Alert>
     );
   }
-  if (!deleted || !eraseAfter) return null;
+  if (!deleted) return null;
   return (
     <Alert color="red" mb="md" title="This tenant is deleted">
       <Group justify="space-between">
         <Text size="sm">
-          Deleted {formatMoment(deleted)}. Everything but its usage and invoices is erased after{" "}
-          {formatMoment(eraseAfter)}.
+          Deleted {formatMoment(deleted)}.{" "}
+          {eraseAfter
+            ? `Everything but its usage and invoices is erased after ${formatMoment(eraseAfter)}.`
+            : "A backup was restored since: it is not erased until you delete it again (tenora tenant delete)."}
         </Text>
         {mayRestore && (
           <Button

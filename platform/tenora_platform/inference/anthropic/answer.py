@@ -12,7 +12,7 @@ import msgspec
 
 from tenora_engine.errors import EngineError
 from tenora_engine.text.tool_parser import ToolCallArguments
-from tenora_platform.errors import ApiError, anthropic_body, from_engine
+from tenora_platform.errors import ApiError, anthropic_body
 from tenora_platform.inference.anthropic.conversation import in_its_words
 from tenora_platform.inference.anthropic.schemas import (
     AnthropicMessage,
@@ -125,7 +125,7 @@ async def message_stream(session: InferenceSession, body: MessagesRequest) -> As
     except (ApiError, EngineError) as error:
         if not begun:
             raise
-        failure = error if isinstance(error, ApiError) else from_engine(error)
+        failure = session.fail(error)
         yield _sent(anthropic_body(failure, session.x_request_id))
         return
     delta = {"stop_reason": output.reason, "stop_sequence": output.stop_sequence}

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from tenora_engine.errors import EngineError
 from tenora_engine.text.tool_parser import ToolCallArguments
-from tenora_platform.errors import ApiError, from_engine
+from tenora_platform.errors import ApiError
 from tenora_platform.ids import new_id
 from tenora_platform.inference.choice_reader import readers_of
 from tenora_platform.inference.logprobs import ChatScores
@@ -214,7 +214,7 @@ def _failed(
     output.cut()
     if isinstance(error, ClientGoneError):
         return _response(session, asked, output, "incomplete")
-    failure = error if isinstance(error, ApiError) else from_engine(error)
+    failure = session.fail(error)
     ended = _response(session, asked, output, "failed")
     ended.error = ResponseFailure(code=failure.code or "server_error", message=failure.message)
     return ended
