@@ -269,7 +269,8 @@ async def test_a_preview_has_what_lists_include_and_ask_for_at_least(api: Api) -
     """Before, it is what the draft of the month's invoice comes to."""
     plan, month = f"due-{new_id('plan')}", datetime.now(UTC).replace(day=1)
     await api.put_plan(plan, {})
-    await add_prices(api, plan=plan, minimum="5", included="1.5")
+    begin = {"effective_from": f"{month:%Y-%m}-01T00:00:00Z"}
+    await add_prices(api, plan=plan, minimum="5", included="1.5", **begin)
     buyer, idle = await api.new_tenant("buyer", plan), await api.new_tenant("idle", plan)
     async with api.state.db.admin_session() as session:  # customers for the whole month
         await session.execute(text("update tenants set created_at = '2020-01-01'"))

@@ -77,9 +77,11 @@ class MoneyPlatform:
             tenant=new_id("tenant"),
             model=f"model-{number}",
             plan=f"plan-{number}",
+            other_plan=f"other-{number}",
             adapters={None: None, "a": new_id("adapter"), "b": new_id("adapter")},
         )
-        values = {"tenant": who.tenant, "plan": who.plan, **_adapter_values(who)}
+        plans = {"plan": who.plan, "other": who.other_plan}
+        values = {"tenant": who.tenant, **plans, **_adapter_values(who)}
         async with self.db.admin_session() as session:
             for statement in _NEW_TENANT:
                 await session.execute(text(statement), values)
@@ -122,6 +124,15 @@ class MoneyPlatform:
         await rate_waiting(self.db)
         await rate_waiting_occupancy(self.db)
         return True
+
+    async def move(self, who: Who, plan: str, now: datetime) -> None:
+        """To another plan, at the history's time: the trigger's rows are of the clock's."""
+        values = {"tenant": who.tenant, "since": now, "plan": plan}
+        statement = (
+            "INSERT INTO tenant_plans (tenant_id, since, plan) VALUES (:tenant, :since, :plan)"
+        )
+        async with self.db.admin_session() as session:
+            await session.execute(text(statement), values)
 
     async def grant(self, who: Who, grant: Grant, currency: str) -> None:
         given = CreditGrant(
@@ -225,7 +236,8 @@ class MoneyPlatform:
 
 
 _NEW_TENANT = (
-    "INSERT INTO plans (name, sla_class, tiers, weight) VALUES (:plan, 'default', '{default}', 1)",
+    "INSERT INTO plans (name, sla_class, tiers, weight) VALUES "
+    "(:plan, 'default', '{default}', 1), (:other, 'default', '{default}', 1)",
     "INSERT INTO tenants (id, name, plan, created_at) VALUES (:tenant, :plan, :plan, '2030-01-01')",
     "INSERT INTO adapters (id, tenant_id, name) VALUES (:a, :tenant, 'a'), (:b, :tenant, 'b')",
     "INSERT INTO adapter_versions (id, tenant_id, adapter_id, number, state, bytes, "
