@@ -353,7 +353,7 @@ async def test_a_month_is_billed_by_the_plan_it_had(books: InvoiceBooks) -> None
     ]
     await books.move("free", datetime(2027, 1, 2, tzinfo=UTC))
     (december,) = (await books.run(DECEMBER, at=IN_JANUARY)).made
-    assert (december.total, december.terms["plan"]) == (100, "dear")
+    assert (december.total, december.terms["plan"]) == (Decimal(100), "dear")
 
 
 async def test_a_month_made_again_asks_for_its_minimum_once(books: InvoiceBooks) -> None:
