@@ -59,7 +59,7 @@ async def take_unrated(session: AsyncSession, after: int, limit: int) -> list[Wa
         _WAITING.where(UnratedEventRow.no > after)
         .order_by(UnratedEventRow.no)
         .limit(limit)
-        .with_for_update(of=UnratedEventRow, skip_locked=True)
+        .with_for_update(of=UnratedEventRow, key_share=True, skip_locked=True)
     )
     return [Waiting(*each) for each in await session.execute(query)]
 

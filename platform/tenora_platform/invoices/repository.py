@@ -79,7 +79,9 @@ async def settings(session: AsyncSession) -> BillingSettingsRow:
 async def profile(
     session: AsyncSession, tenant_id: str, *, lock: bool = False
 ) -> BillingProfileRow | None:
-    return await session.get(BillingProfileRow, tenant_id, with_for_update=lock or None)
+    return await session.get(
+        BillingProfileRow, tenant_id, with_for_update={"key_share": True} if lock else None
+    )
 
 
 async def customers(
@@ -207,7 +209,7 @@ async def get(
     if tenant_id is not None:
         query = query.where(InvoiceRow.tenant_id == tenant_id, InvoiceRow.status != "draft")
     if lock:
-        query = query.with_for_update().execution_options(populate_existing=True)
+        query = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     found: InvoiceRow | None = await session.scalar(query)
     return found
 

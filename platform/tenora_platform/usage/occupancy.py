@@ -122,7 +122,7 @@ async def rate_waiting_occupancy(db: Database) -> int:
                 .where(UnratedEventRow.no > after)
                 .order_by(UnratedEventRow.no)
                 .limit(_BATCH)
-                .with_for_update(of=UnratedEventRow, skip_locked=True)
+                .with_for_update(of=UnratedEventRow, key_share=True, skip_locked=True)
             )
             found = [(mark, row, series) for mark, row, series in await session.execute(query)]
             if not found:
