@@ -138,6 +138,21 @@ async def test_what_waited_goes_into_the_same_tiers(api: Api, payer: TestTenant)
     assert list(used.values()) == [total]
 
 
+async def test_what_is_too_dear_takes_no_places(api: Api, payer: TestTenant) -> None:
+    """However often it is tried: the next event has the first place of the month."""
+    day = datetime(2041, 7, 1, tzinfo=UTC)
+    output = [{"price": "600000"}, {"from": 1000, "price": "1000000"}]
+    body = {"model": "dear", "effective_from": day.isoformat()}
+    await add_prices(api, **body, per_million=BASE | {"output": output})
+    await store(api, [record_of(payer, day, "dear", output_tokens=2 * 10**9)])
+    for _ in range(3):
+        assert await rate_waiting(api.state.db) == 0
+    small = record_of(payer, day, "dear", output_tokens=1)
+    await store(api, [small])
+    assert await cost_of(api, payer, day) == (Decimal("0.6"), 1)
+    assert await places(api, [small]) == [(0, 1)]
+
+
 async def test_an_estimate_reads_how_far_a_tenant_is(api: Api, payer: TestTenant) -> None:
     now = datetime.now(UTC)
     made = await add_prices(

@@ -68,16 +68,30 @@ async def _rated(session: AsyncSession, events: Sequence[Billable]) -> Rated:
             found.append(priced(prices, event))
         except UnratableError as why:
             reasons[event.event_id] = str(why)
-    starts = await quantities.take_volumes(session, volumes_of(found))
-    ratings: dict[str, Rating] = {}
-    for each in place(found, starts):
-        if each.nanos < _NANOS_END:
-            ratings[each.event.event_id] = each
-        else:
-            reasons[each.event.event_id] = (
+    ratings, too_dear = await _placed(session, found)
+    return Rated(ratings, reasons | too_dear)
+
+
+async def _placed(
+    session: AsyncSession, found: Sequence[Priced]
+) -> tuple[dict[str, Rating], dict[str, str]]:
+    """(ratings, why the others wait) by event. What is too dear for the sums takes no place in a
+    month's tiers, however often it is tried."""
+    left, reasons = list(found), {}
+    while True:
+        taken = await session.begin_nested()
+        starts = await quantities.take_volumes(session, volumes_of(left))
+        ratings = {each.event.event_id: each for each in place(left, starts)}
+        dear = {id_: each for id_, each in ratings.items() if each.nanos >= _NANOS_END}
+        if not dear:
+            await taken.commit()
+            return ratings, reasons
+        await taken.rollback()
+        for id_, each in dear.items():
+            reasons[id_] = (
                 f"it would cost {each.amount:.0f}, which is larger than the sums can store"
             )
-    return Rated(ratings, reasons)
+        left = [each for each in left if each.event.event_id not in dear]
 
 
 async def rate_waiting(db: Database) -> int:
