@@ -194,6 +194,8 @@ class Played:
         assert await self.money.problems(self.who) == []
         lapsed = {grant.name: grant.lapsed for grant in self.books.grants}
         assert await self.money.lapsed(self.who) == lapsed
+        for line, requests in await self.money.behind(self.who):
+            assert requests == line
         await self.check_costs()
 
     async def check_costs(self) -> None:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from money_histories import Who
 from money_model import Grant
@@ -28,9 +28,14 @@ from tenora_platform.budgets.grants import grant_credit
 from tenora_platform.db import Database
 from tenora_platform.errors import ApiError
 from tenora_platform.ids import new_id
+from tenora_platform.invoices import repository
+from tenora_platform.invoices.details import LineQuery, details_of
+from tenora_platform.invoices.lines import USED
+from tenora_platform.invoices.parts import Part
 from tenora_platform.invoices.period import first_day
 from tenora_platform.invoices.runs import InvoiceRuns, Wanted
 from tenora_platform.invoices.service import InvoiceService
+from tenora_platform.invoices.tables import InvoiceRow
 from tenora_platform.ledger.credits import apply_credits
 from tenora_platform.ledger.poster import post_due
 from tenora_platform.ledger.service import Ledger
@@ -188,6 +193,22 @@ class MoneyPlatform:
                     "lines": lines[of],
                 }
             )
+        return found
+
+    async def behind(self, who: Who) -> list[tuple[Any, ...]]:
+        """(line's quantity and exact amount, those of the requests behind it) of every line of
+        usage of every invoice, void ones too."""
+        query = LineQuery("request", 1000, None, Part())
+        found = []
+        async with self.db.admin_session() as session:
+            of = select(InvoiceRow).where(InvoiceRow.tenant_id == who.tenant)
+            for row in await session.scalars(of.where(InvoiceRow.kind == "invoice")):
+                for line in (await repository.lines_of(session, [row.id]))[row.id]:
+                    if line.kind in USED:
+                        each = (await details_of(session, row, line.no, query)).data
+                        amount = sum(Fraction(detail.amount) for detail in each)
+                        there = (sum(detail.quantity for detail in each), amount)
+                        found.append(((int(line.quantity or 0), Fraction(line.exact)), there))
         return found
 
     async def balances(self, who: Who) -> dict[tuple[str, str], Fraction]:

@@ -56,6 +56,7 @@ KEPT = {
     "invoice_payments": "invoices",
     "invoice_usage": "invoices",
     "invoices": "invoices, which name the buyer as they must",
+    "late_ratings": "books: when what had waited for a price was rated",
     "ledger_accounts": "books",
     "ledger_balances": "books",
     "ledger_due": "books",
