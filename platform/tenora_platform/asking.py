@@ -56,6 +56,11 @@ def watch(session: AsyncSession) -> None:
     event.listen(within, "do_orm_execute", _executes)
 
 
+def asks(session: Session) -> bool:
+    """Whether the session works for somebody who asks for a change."""
+    return _ASKER in session.info
+
+
 async def take(session: AsyncSession, place: str) -> None:
     """Before rights at this place are taken away: whoever has them either has written, so that it
     is seen from here on, or will be refused. First in its transaction; of two places the operator's

@@ -19,6 +19,7 @@ from starlette.types import Scope
 
 from tenora_platform.asking import Asker, asking
 from tenora_platform.bodies import body_of
+from tenora_platform.commits import repeated
 from tenora_platform.contexts import TenantContext
 from tenora_platform.errors import ApiError, WhileReading
 from tenora_platform.json_bodies import JsonRequest, read_as_json
@@ -140,6 +141,7 @@ class EdgeRoute(APIRoute):
                 body.allow(BODY_BYTES_MAX)
             if takes_json and not body.ended:
                 read_as_json(request.scope)
+            whole = body.ended or takes_json  # what is read as it comes comes once
             read = _Read(request.scope, request.receive)
             read.beside = partial(_beside, request)
             place = None if self.serves_inference else _place(request)
@@ -148,7 +150,7 @@ class EdgeRoute(APIRoute):
                 if place is not None and (body.ended or not takes_json):
                     await place.enter()
                 with asking(_asker(request)):
-                    answer = await read_and_answer(read)
+                    answer = await (repeated if whole else _once)(read_and_answer, read)
                 if place is not None and isinstance(answer, StreamingResponse):
                     _make_in_places(answer, place)
                 if answer.media_type == "text/event-stream":  # it may fail yet
@@ -162,6 +164,10 @@ class EdgeRoute(APIRoute):
                     place.leave()
 
         return handle
+
+
+async def _once(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+    return await answer(request)
 
 
 def _place(request: Request) -> Place | None:

@@ -3,6 +3,7 @@ database, so the schema is part of what they are called. It does not know what t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -16,6 +17,11 @@ _LOCK = text(f"select pg_advisory_xact_lock({_KEY})")
 _LOCK_SHARED = text(f"select pg_advisory_xact_lock_shared({_KEY})")
 _TRY_LOCK = text(f"select pg_try_advisory_xact_lock({_KEY})")
 _TRY_LOCK_SHARED = text(f"select pg_try_advisory_xact_lock_shared({_KEY})")
+_LOCK_ALL_SHARED = text(
+    f"select pg_advisory_xact_lock_shared({_KEY.replace(':name', 'name')}) from ("
+    "select name from unnest(cast(:names as text[])) with ordinality as each (name, place) "
+    "order by place) as named"
+)
 _NAMED_KEY = _KEY.replace(":name", "%(name)s")
 
 
@@ -27,6 +33,11 @@ async def lock(session: AsyncSession, name: str) -> None:
 async def lock_shared(session: AsyncSession, name: str) -> None:
     """Many may hold it at once, beside nobody who has it by `lock`."""
     await session.execute(_LOCK_SHARED, {"name": name})
+
+
+async def lock_all_shared(session: AsyncSession, names: Sequence[str]) -> None:
+    """As `lock_shared`, one after the other."""
+    await session.execute(_LOCK_ALL_SHARED, {"names": list(names)})
 
 
 async def try_lock(session: AsyncSession, name: str) -> bool:

@@ -10,8 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from api_harness import Api
+from price_lists import BASE
+from tenora_platform.billing import routes as price_routes
 from tenora_platform.idempotency import layer, repository
 from tenora_platform.idempotency.body import HashedBody
 
@@ -195,13 +198,37 @@ async def test_without_a_known_key_nothing_is_kept(api: Api) -> None:
     assert kept == 0
 
 
-async def test_a_large_answer_is_passed_on_unremembered(
+async def test_a_large_answer_is_passed_on_unremembered_but_not_done_again(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layer, "ANSWER_BYTES_MAX", 10)
     assert (await create(api, "talkative", "k11")).status_code == 201
-    assert (await create(api, "talkative", "k11")).status_code == 201
-    assert (await tenant_names(api)).count("talkative") == 2
+    again = await create(api, "talkative", "k11")
+    assert again.status_code == 409
+    assert again.json()["error"]["code"] == "idempotency_outcome_unknown"
+    assert (await tenant_names(api)).count("talkative") == 1
+
+
+async def test_what_fails_once_it_has_committed_is_of_unknown_outcome(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list is there, and rating what waited for it fails: a retry does not make another."""
+
+    async def fails(_: object) -> None:
+        raise OperationalError("", {}, Exception("gone"))
+
+    monkeypatch.setattr(price_routes, "_rate_waiting", fails)
+    tenant = (await create(api, "priced", "k12")).json()["id"]
+    body = {"tenant": tenant, "currency": "USD", "per_million": BASE}
+    headers = {"idempotency-key": "k13"}
+    answer = await api.admin("POST", "/admin/v1/prices", json=body, headers=headers)
+    assert answer.status_code == 503
+    answer = await api.admin("POST", "/admin/v1/prices", json=body, headers=headers)
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "idempotency_outcome_unknown"
+    monkeypatch.undo()
+    lists = (await api.admin("GET", f"/admin/v1/prices?tenant={tenant}")).json()["data"]
+    assert len(lists) == 1
 
 
 @pytest.mark.parametrize("step", [1, 7, 64, 10_000])

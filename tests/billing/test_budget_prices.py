@@ -60,6 +60,7 @@ def flat(price: str) -> Tiers:
 
 LISTS: Mapping[tuple[Meter, str], Tiers] = {
     ("uncached_prefill", ""): flat("1"),
+    ("cached_prefill", ""): flat("0.1"),
     ("output", ""): flat("2"),
     ("output", "flex"): flat("0.5"),
     ("output", "priority"): (Tier(0, Decimal(8)), Tier(100, Decimal(9)), Tier(200, Decimal(3))),
@@ -108,6 +109,19 @@ def test_a_class_without_a_price_is_refused() -> None:
     lists = Prices([prices({("uncached_prefill", ""): flat("1"), ("output", "flex"): flat("1")})])
     with pytest.raises(UnavailableError, match="class 'priority'"):
         estimate(lists, {}, TENANT, [run()], "m", ["priority"], NOW)
+
+
+def test_a_prompt_is_held_at_the_dearer_of_cached_and_uncached() -> None:
+    dear = Prices([prices({**LISTS, ("cached_prefill", ""): flat("5")})])
+    held = estimate(dear, {}, TENANT, [run()], "m", ["default"], NOW)
+    assert [each.prompt_nanos for each in held.sequences] == [20_000, 0]
+
+
+def test_a_list_without_a_price_for_cached_tokens_is_refused() -> None:
+    """A request that has some could not be charged, and its budget would hold nothing."""
+    lists = {key: tiers for key, tiers in LISTS.items() if key[0] != "cached_prefill"}
+    with pytest.raises(UnavailableError, match="cached_prefill"):
+        estimate(Prices([prices(lists)]), {}, TENANT, [run()], "m", ["default"], NOW)
 
 
 async def ask(api: Api, tenant: TestTenant) -> Any:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenora_platform.billing.terms import Terms
 from tenora_platform.invoices.currency import minor_unit, plain, rounded, shown
-from tenora_platform.invoices.lines import Bill, Line, Tax, Terms, Used, make_bill
+from tenora_platform.invoices.lines import Bill, Billed, Line, Month, Tax, Used, make_bill
 from tenora_platform.invoices.postings import of_credit_note, of_invoice, of_payment
 
 MONTH, BEFORE, LONG_BEFORE = date(2026, 11, 1), date(2026, 10, 1), date(2025, 12, 1)
@@ -37,6 +38,12 @@ def used(draw: st.DrawFn, month: date) -> Used:
     )
 
 
+def months(minimum: Decimal = Decimal(0), included: Decimal = Decimal(0)) -> dict[date, Month]:
+    """These are the terms of the invoice's own month; nothing has been billed of any."""
+    found = {month: Month(Terms(), Billed()) for month in (BEFORE, LONG_BEFORE)}
+    return found | {MONTH: Month(Terms(minimum, included), Billed())}
+
+
 def half_even(amount: Fraction, unit: Fraction) -> Fraction:
     """Python rounds a Fraction half to even."""
     return round(amount / unit) * unit
@@ -56,11 +63,10 @@ def expected_amounts(
     late_sum = sum((half_even(Fraction(each.amount), unit) for each in late), Fraction())
     exact = sum((Fraction(each.amount) for each in [*usage, *late]), Fraction())
     free = min(half_even(included, unit), used_sum)
-    so_far = used_sum + late_sum - free
-    top = max(half_even(minimum, unit) - so_far, Fraction())
-    so_far += top
-    paid = so_far if credit >= exact - free + top else min(half_even(credit, unit), so_far)
-    so_far -= paid
+    owed = used_sum + late_sum - free
+    top = max(half_even(minimum, unit) - used_sum + free, Fraction())
+    paid = owed if credit >= max(exact - free, Fraction()) else min(half_even(credit, unit), owed)
+    so_far = owed + top - paid
     tax = half_even(so_far * rate / 100, unit) if rate is not None else Fraction()
     return {
         "usage": used_sum,
@@ -93,7 +99,7 @@ def test_every_bill_is_the_models(
         MONTH,
         currency,
         [*late, *usage],
-        terms=Terms(*terms),
+        months(*(rounded(each, currency) for each in terms)),
         credit=credit,
         tax=None if rate is None else Tax("VAT", rate),
     )
@@ -141,10 +147,10 @@ def lines(bill: Bill) -> list[tuple[str, str]]:
 
 
 def test_half_is_rounded_to_even_once_a_line() -> None:
-    bill = make_bill(MONTH, "USD", [one("0.005"), one("0.015", meter="stored")], terms=Terms())
+    bill = make_bill(MONTH, "USD", [one("0.005"), one("0.015", meter="stored")], months())
     assert lines(bill) == [("usage", "0.00"), ("usage", "0.02")]
     assert bill.residue == 0
-    bill = make_bill(MONTH, "USD", [one("0.005"), one("0.025", meter="stored")], terms=Terms())
+    bill = make_bill(MONTH, "USD", [one("0.005"), one("0.025", meter="stored")], months())
     assert bill.total == Decimal("0.02")
     assert of_invoice(bill) == {
         "receivable": Decimal("0.02"),
@@ -158,7 +164,7 @@ def test_all_kinds_in_their_order() -> None:
         MONTH,
         "USD",
         [one("3", BEFORE), one("10.123456789012")],
-        terms=Terms(minimum=Decimal(20), included=Decimal(5)),
+        months(Decimal(20), Decimal(5)),
         credit=Decimal("7.5"),
         tax=Tax("VAT", Decimal(19)),
     )
@@ -166,38 +172,74 @@ def test_all_kinds_in_their_order() -> None:
         ("usage", "10.12"),
         ("adjustment", "3.00"),
         ("included", "-5.00"),
-        ("minimum", "11.88"),
+        ("minimum", "14.88"),  # late usage is of another month
         ("credit", "-7.50"),
-        ("tax", "2.38"),  # 2.375, to the even cent
+        ("tax", "2.94"),  # 2.945, to the even cent
     ]
-    assert (bill.subtotal, bill.total) == (Decimal("12.50"), Decimal("14.88"))
+    assert (bill.subtotal, bill.total) == (Decimal("15.50"), Decimal("18.44"))
     assert of_invoice(bill) == {
-        "receivable": Decimal("14.88"),
+        "receivable": Decimal("18.44"),
         "unbilled": Decimal("-5.623456789012"),
         "revenue:included": Decimal(5),
-        "revenue:minimum": Decimal("-11.88"),
-        "tax": Decimal("-2.38"),
+        "revenue:minimum": Decimal("-14.88"),
+        "tax": Decimal("-2.94"),
         "rounding": Decimal("0.003456789012"),
     }
 
 
 def test_what_is_included_is_of_the_months_own_usage() -> None:
-    terms = Terms(included=Decimal(50))
-    bill = make_bill(MONTH, "USD", [one("3", BEFORE), one("10")], terms=terms)
+    used = [one("3", BEFORE), one("10")]
+    bill = make_bill(MONTH, "USD", used, months(included=Decimal(50)))
     assert lines(bill) == [("usage", "10.00"), ("adjustment", "3.00"), ("included", "-10.00")]
+
+
+def test_late_usage_is_included_as_if_it_had_been_in_time() -> None:
+    """Ten are included and four were used: six of what comes late cost nothing."""
+    billed = Billed(usage=Decimal(4), included=Decimal(-4))
+    found = months() | {BEFORE: Month(Terms(included=Decimal(10)), billed)}
+    bill = make_bill(MONTH, "USD", [one("8", BEFORE)], found)
+    assert lines(bill) == [("adjustment", "8.00"), ("included", "-6.00")]
+    assert bill.lines[1].month == BEFORE
+
+
+def test_late_usage_is_paid_by_the_minimum_that_was_charged() -> None:
+    """Of a minimum of 100, 97 were charged beyond 3 of usage."""
+    month = Month(Terms(minimum=Decimal(100)), Billed(usage=Decimal(3), minimum=Decimal(97)))
+    bill = make_bill(MONTH, "USD", [one("50", BEFORE)], months() | {BEFORE: month})
+    assert lines(bill) == [("adjustment", "50.00"), ("minimum", "-50.00")]
+    bill = make_bill(MONTH, "USD", [one("120", BEFORE)], months() | {BEFORE: month})
+    assert lines(bill) == [("adjustment", "120.00"), ("minimum", "-97.00")]
+
+
+def test_a_month_that_is_billed_again_asks_for_what_is_missing() -> None:
+    """Its usage of 90 is on a later invoice, since its own was void then."""
+    month = Month(Terms(minimum=Decimal(100)), Billed(usage=Decimal(90)))
+    bill = make_bill(MONTH, "USD", [], months() | {MONTH: month})
+    assert lines(bill) == [("minimum", "10.00")]
+
+
+def test_credit_pays_for_no_minimum() -> None:
+    used = [one("7")]
+    bill = make_bill(MONTH, "USD", used, months(Decimal(20), Decimal(5)), credit=Decimal(50))
+    assert lines(bill) == [
+        ("usage", "7.00"),
+        ("included", "-5.00"),
+        ("minimum", "18.00"),
+        ("credit", "-2.00"),
+    ]
 
 
 def test_credit_that_pays_for_all_leaves_no_cent() -> None:
     used = [one("0.004"), one("0.004", meter="stored"), one("0.006", meter="cold_load")]
-    bill = make_bill(MONTH, "USD", used, terms=Terms(), credit=Decimal("0.014"))
+    bill = make_bill(MONTH, "USD", used, months(), credit=Decimal("0.014"))
     assert bill.total == 0
     assert of_invoice(bill) == {}
 
 
 def test_nothing_used_is_no_invoice() -> None:
-    assert make_bill(MONTH, "USD", [], terms=Terms(included=Decimal(5))).lines == ()
-    assert make_bill(MONTH, "USD", [one("0")], terms=Terms(), credit=Decimal(9)).lines == ()
-    assert make_bill(MONTH, "USD", [], terms=Terms(minimum=Decimal(5))).total == 5
+    assert make_bill(MONTH, "USD", [], months(included=Decimal(5))).lines == ()
+    assert make_bill(MONTH, "USD", [one("0")], months(), credit=Decimal(9)).lines == ()
+    assert make_bill(MONTH, "USD", [], months(Decimal(5))).total == 5
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,9 @@ async def test_a_month_becomes_final(books: InvoiceBooks) -> None:
     assert await books.lines(row.id) == [
         ("usage", "2026-11", Decimal("10.12")),
         ("adjustment", "2026-10", Decimal("3.00")),
-        ("included", None, Decimal("-5.00")),
-        ("minimum", None, Decimal("11.88")),
+        ("included", "2026-11", Decimal("-5.00")),
+        ("included", "2026-10", Decimal("-3.00")),
+        ("minimum", "2026-11", Decimal("14.88")),
         ("tax", None, Decimal("3.80")),
     ]
     assert (row.subtotal, row.total) == (Decimal("20.00"), Decimal("23.80"))
@@ -77,8 +78,8 @@ async def test_a_month_becomes_final(books: InvoiceBooks) -> None:
         ("USD", "receivable"): Decimal("23.80"),
         ("USD", "unbilled"): Decimal(7),
         ("USD", "revenue:output"): Decimal("-20.123456789012"),
-        ("USD", "revenue:included"): Decimal(5),
-        ("USD", "revenue:minimum"): Decimal("-11.88"),
+        ("USD", "revenue:included"): Decimal(8),
+        ("USD", "revenue:minimum"): Decimal("-14.88"),
         ("USD", "tax"): Decimal("-3.80"),
         ("USD", "rounding"): Decimal("0.003456789012"),
     }
@@ -303,7 +304,7 @@ async def test_a_minimum_is_asked_of_who_used_nothing(books: InvoiceBooks) -> No
     await books.execute("update tenants set created_at = '2026-11-20' where id = :tenant")
     assert (await books.run(OCTOBER)).made == []  # it was not there
     (row,) = (await books.run()).made
-    assert await books.lines(row.id) == [("minimum", None, Decimal("4.58"))]
+    assert await books.lines(row.id) == [("minimum", "2026-11", Decimal("4.58"))]
     assert row.terms["minimum_days"] == "11/30"
 
 
@@ -329,11 +330,85 @@ async def test_a_minimum_is_of_the_days_that_the_tenant_was_there(books: Invoice
         "deleted_at = '2026-12-10', erase_after = '2026-12-17' where id = :tenant"
     )
     (november,) = (await books.run()).made
-    assert await books.lines(november.id) == [("minimum", None, Decimal("30.00"))]
+    assert await books.lines(november.id) == [("minimum", "2026-11", Decimal("30.00"))]
     assert "minimum_days" not in november.terms
     (december,) = (await books.run(DECEMBER, at=IN_JANUARY)).made
-    assert await books.lines(december.id) == [("minimum", None, Decimal("9.68"))]
+    assert await books.lines(december.id) == [("minimum", "2026-12", Decimal("9.68"))]
     assert (await books.run(date(2027, 1, 1), at=datetime(2027, 2, 9, tzinfo=UTC))).made == []
+
+
+async def test_a_month_is_billed_by_the_plan_it_had(books: InvoiceBooks) -> None:
+    """The tenant moves on the 25th of November, before October's invoice is made: what it asks for
+    at least is October's; a day of November has the plan that the tenant had when it ended."""
+    await books.plan("dear", minimum="100")
+    await books.use(OCTOBER, "3")
+    await books.move("dear", datetime(2026, 11, 25, 10, tzinfo=UTC))
+    (october,) = (await books.run(OCTOBER)).made
+    assert october.total == 3
+    (november,) = (await books.run()).made
+    assert november.total == 20  # of six days of thirty
+    assert november.terms["plans"] == [
+        {"plan": "free", "start": "2026-11-01", "end": "2026-11-25"},
+        {"plan": "dear", "start": "2026-11-25", "end": "2026-12-01"},
+    ]
+    await books.move("free", datetime(2027, 1, 2, tzinfo=UTC))
+    (december,) = (await books.run(DECEMBER, at=IN_JANUARY)).made
+    assert (december.total, december.terms["plan"]) == (Decimal(100), "dear")
+
+
+async def test_a_month_made_again_asks_for_its_minimum_once(books: InvoiceBooks) -> None:
+    """Void, then the next month's run, which takes its usage, then its own again: as much as if
+    none had been void."""
+    await books.terms(minimum="100")
+    await books.use(OCTOBER, "90")
+    (october,) = (await books.run(OCTOBER)).made
+    assert october.total == 100
+    await books.void(october.id)
+    (november,) = (await books.run()).made
+    assert november.total == 190
+    (again,) = (await books.run(OCTOBER)).made
+    assert await books.lines(again.id) == [("minimum", "2026-10", Decimal("10.00"))]
+    assert await unbilled(books) == 0
+
+
+async def test_late_usage_is_paid_by_the_minimum_of_its_month(books: InvoiceBooks) -> None:
+    await books.terms(minimum="100", included="5")
+    await books.use(OCTOBER, "3")
+    await books.run(OCTOBER)
+    await books.use(OCTOBER, "50")
+    (november,) = (await books.run()).made
+    assert await books.lines(november.id) == [
+        ("adjustment", "2026-10", Decimal("50.00")),
+        ("included", "2026-10", Decimal("-2.00")),
+        ("minimum", "2026-11", Decimal("100.00")),
+        ("minimum", "2026-10", Decimal("-48.00")),
+    ]
+
+
+async def test_included_usage_comes_before_credit(books: InvoiceBooks) -> None:
+    """Five are included in a month, and ten were granted: November's three cost no credit, of
+    December's twelve credit pays seven, and it pays for no minimum."""
+    await books.terms(minimum="20", included="5")
+    await books.execute(
+        "insert into credit_grants (id, tenant_id, amount, created_at) "
+        "values ('credit_' || :tenant, :tenant, 10, '2026-11-01')"
+    )
+    await books.use(DAY, "3")
+    (november,) = (await books.run()).made
+    assert [(kind, int(amount)) for kind, _, amount in await books.lines(november.id)] == [
+        ("usage", 3),
+        ("included", -3),
+        ("minimum", 20),
+    ]
+    await books.use(date(2026, 12, 20), "12")
+    (december,) = (await books.run(DECEMBER, at=IN_JANUARY)).made
+    assert [(kind, int(amount)) for kind, _, amount in await books.lines(december.id)] == [
+        ("usage", 12),
+        ("included", -5),
+        ("minimum", 13),
+        ("credit", -7),
+    ]
+    assert (await books.books.totals())["USD", "credit:granted"] == -3
 
 
 async def test_a_worker_makes_months_final_where_it_may(books: InvoiceBooks, api: Api) -> None:

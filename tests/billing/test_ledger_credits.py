@@ -65,7 +65,7 @@ def spells(given: Sequence[Given], uses: Sequence[Use]) -> list[Spell]:
         for at, currency, amount in uses:
             if start <= at < end:
                 used[currency] = used.get(currency, Decimal(0)) + amount
-        found.append(Spell(hours(start), hours(end), used))
+        found.append(Spell(hours(start), hours(end), used, used))
     return found
 
 

@@ -22,6 +22,7 @@ from money_histories import (
     Give,
     GiveBack,
     History,
+    Move,
     Pay,
     Run,
     Step,
@@ -29,7 +30,6 @@ from money_histories import (
     Void,
     Who,
     Work,
-    begin_of,
     histories,
     months_from,
     of,
@@ -37,7 +37,7 @@ from money_histories import (
 )
 from money_model import Grant, Invoice, TenantBooks, rounded
 from money_platform import BEGINNING, MoneyPlatform, decimal
-from money_prices_model import TOKENS, Event, PriceList, PriceModel, next_month
+from money_prices_model import TOKENS, Event, PriceList, PriceModel, begin_of, next_month
 from platform_fixtures import Servers
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.bootstrap import database_urls
@@ -96,7 +96,8 @@ class Played:
     async def step(self, step: Step) -> None:
         match step:
             case Use():
-                events = [of(self.who, each) for each in step.events]
+                plans = [self.books.plan_at(each.at) for each in step.events]
+                events = [of(self.who, *each) for each in zip(step.events, plans, strict=True)]
                 await self.money.store(events)
                 self.books.store(events)
             case Announce():
@@ -108,6 +109,11 @@ class Played:
             case Give():
                 await self.money.grant(self.who, step.grant, self.books.currency)
                 self.books.grant(replace(step.grant))  # for it keeps what lapsed
+            case Move():
+                plan = self.who.other_plan if step.plan == "other" else self.who.plan
+                if step.now not in [since for since, _ in self.books.plans]:
+                    await self.money.move(self.who, plan, step.now)
+                    self.books.plans.append((step.now, plan))
             case Run():
                 await self.money.run(self.who, step.month, step.now)
                 self.books.run(step.month, step.now)
@@ -188,6 +194,8 @@ class Played:
         assert await self.money.problems(self.who) == []
         lapsed = {grant.name: grant.lapsed for grant in self.books.grants}
         assert await self.money.lapsed(self.who) == lapsed
+        for line, requests in await self.money.behind(self.who):
+            assert requests == line
         await self.check_costs()
 
     async def check_costs(self) -> None:

@@ -21,6 +21,7 @@ from tenora_engine.ulid import new_id
 from tenora_platform.budgets.accounts import Charge
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.tenants.plan_history import PlanHistory
 from tenora_platform.usage import storage
 from tenora_platform.usage.leftovers import Leftovers
 from tenora_platform.usage.occupancy import rate_waiting_occupancy
@@ -223,6 +224,19 @@ async def test_storage_is_booked_by_the_day_from_the_history(api: Api, tenant: T
         await session.execute(select(AdapterVersionRow).where(AdapterVersionRow.id == version))
 
 
+def test_storage_is_of_the_plan_that_the_tenant_had_that_day() -> None:
+    """Not of the one it has when the day is booked, perhaps two months later."""
+    version = AdapterVersionRow(
+        id="v", tenant_id="t", adapter_id="a", bytes=10**9, activated_at=MIDNIGHT
+    )
+    moved = PlanHistory(((MIDNIGHT, "old"), (MIDNIGHT + timedelta(days=1, hours=5), "new")))
+    found = [
+        storage._occupancy(version, moved, (MIDNIGHT + timedelta(days=day)).date(), "model")
+        for day in range(2)
+    ]
+    assert [each.series.plan for each in found if each is not None] == ["old", "new"]
+
+
 @given(
     size=st.integers(1, 10**7),
     since_us=st.integers(0, 86_400 * 10**6 - 1),
@@ -239,8 +253,9 @@ def test_days_of_storage_add_up(size: int, since_us: int, length_us: int) -> Non
         activated_at=begins,
         revoked_at=begins + timedelta(microseconds=length_us),
     )
+    plans = PlanHistory(((MIDNIGHT, "plan"),))
     found = [
-        storage._occupancy(version, "plan", (MIDNIGHT + timedelta(days=day)).date(), "model")
+        storage._occupancy(version, plans, (MIDNIGHT + timedelta(days=day)).date(), "model")
         for day in range(7)
     ]
     total = sum(each.quantity for each in found if each is not None)

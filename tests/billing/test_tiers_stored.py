@@ -138,6 +138,21 @@ async def test_what_waited_goes_into_the_same_tiers(api: Api, payer: TestTenant)
     assert list(used.values()) == [total]
 
 
+async def test_what_is_too_dear_takes_no_places(api: Api, payer: TestTenant) -> None:
+    """However often it is tried: the next event has the first place of the month."""
+    day = datetime(2041, 7, 1, tzinfo=UTC)
+    output = [{"price": "600000"}, {"from": 1000, "price": "1000000"}]
+    body = {"model": "dear", "effective_from": day.isoformat()}
+    await add_prices(api, **body, per_million=BASE | {"output": output})
+    await store(api, [record_of(payer, day, "dear", output_tokens=2 * 10**9)])
+    for _ in range(3):
+        assert await rate_waiting(api.state.db) == 0
+    small = record_of(payer, day, "dear", output_tokens=1)
+    await store(api, [small])
+    assert await cost_of(api, payer, day) == (Decimal("0.6"), 1)
+    assert await places(api, [small]) == [(0, 1)]
+
+
 async def test_an_estimate_reads_how_far_a_tenant_is(api: Api, payer: TestTenant) -> None:
     now = datetime.now(UTC)
     made = await add_prices(
@@ -269,7 +284,8 @@ async def test_a_preview_has_what_lists_include_and_ask_for_at_least(api: Api) -
     """Before, it is what the draft of the month's invoice comes to."""
     plan, month = f"due-{new_id('plan')}", datetime.now(UTC).replace(day=1)
     await api.put_plan(plan, {})
-    await add_prices(api, plan=plan, minimum="5", included="1.5")
+    begin = {"effective_from": f"{month:%Y-%m}-01T00:00:00Z"}
+    await add_prices(api, plan=plan, minimum="5", included="1.5", **begin)
     buyer, idle = await api.new_tenant("buyer", plan), await api.new_tenant("idle", plan)
     async with api.state.db.admin_session() as session:  # customers for the whole month
         await session.execute(text("update tenants set created_at = '2020-01-01'"))

@@ -60,6 +60,30 @@ class InvoiceBooks:
             included=Decimal(included),
         )
 
+    async def plan(self, name: str, *, minimum: str = "0") -> None:
+        """A plan with a price list of its own for this tenant."""
+        await self.execute(
+            "insert into plans (name, sla_class, tiers, weight) "
+            "values (:name, 'default', '{default}', 1) on conflict do nothing",
+            name=name,
+        )
+        await self.execute(
+            "insert into price_versions "
+            "(id, tenant_id, plan, currency, effective_from, minimum) "
+            "values (:id, :tenant, :name, 'USD', '2020-06-01', :minimum)",
+            id=new_id("price"),
+            name=name,
+            minimum=Decimal(minimum),
+        )
+
+    async def move(self, plan: str, at: datetime) -> None:
+        """To another plan, at a time of the test's choosing."""
+        await self.execute(
+            "insert into tenant_plans (tenant_id, since, plan) values (:tenant, :at, :plan)",
+            at=at,
+            plan=plan,
+        )
+
     async def tax(self, rate: str, name: str = "VAT") -> None:
         await self.execute(
             "insert into billing_profiles (tenant_id, name, tax_name, tax_rate) "

@@ -5,14 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
 from hypothesis import strategies as st
 
 from money_model import Grant
-from money_prices_model import METERS, OCCUPANCY, TICK, TOKENS, Event, PriceList, Tiers, next_month
+from money_prices_model import (
+    METERS,
+    OCCUPANCY,
+    TICK,
+    TOKENS,
+    Event,
+    PriceList,
+    Tiers,
+    begin_of,
+    next_month,
+)
 
 CLASSES = ("interactive", "default", "flex")
 ADAPTERS = (None, "a", "b")
@@ -27,6 +37,7 @@ class Who:
     tenant: str
     model: str
     plan: str
+    other_plan: str
     adapters: dict[str | None, str | None]  # of the strategy's names -> ids
 
 
@@ -60,6 +71,13 @@ class Work(Step):
 @dataclass(frozen=True, kw_only=True)
 class Run(Step):
     month: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move(Step):
+    """To its other plan, or back."""
+
+    plan: str  # "plan" or "other"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +119,6 @@ def months_from(first: str) -> list[str]:
     return found
 
 
-def begin_of(month: str) -> datetime:
-    return datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
-
-
 prices = st.one_of(
     st.integers(0, 10**8).map(lambda millionths: Fraction(millionths, 10**6)),
     st.sampled_from([Fraction(0), Fraction(5000), Fraction(10**6), Fraction(1, 10**6)]),
@@ -123,7 +137,7 @@ def tiers(draw: st.DrawFn) -> Tiers:
 @st.composite
 def price_lists(draw: st.DrawFn, name: str, begins: datetime, currency: str) -> PriceList:
     """Of one scope; sometimes it lacks a meter, so that what used it waits."""
-    scope = draw(st.sampled_from(["model", "plan", "tenant", "adapter"]))
+    scope = draw(st.sampled_from(["model", "plan", "plan", "other", "tenant", "adapter"]))
     meters = [meter for meter in METERS if draw(st.integers(0, 30)) < 30]
     found = {(meter, ""): draw(tiers()) for meter in meters}
     for class_ in draw(st.sets(st.sampled_from(CLASSES), max_size=1)):
@@ -136,7 +150,9 @@ def price_lists(draw: st.DrawFn, name: str, begins: datetime, currency: str) -> 
         currency=currency,
         minimum=draw(cents) if draw(st.booleans()) else Fraction(0),
         included=draw(cents) if draw(st.booleans()) else Fraction(0),
-        **{scope: scope},  # its name is put in when the history is acted out
+        **{
+            "plan" if scope == "other" else scope: scope
+        },  # its name is put in when the history is acted out
     )
 
 
@@ -191,7 +207,7 @@ def histories(draw: st.DrawFn, first: str, most: int = 12) -> History:
         ),
     ]
     for number, now in enumerate(times):
-        kind = draw(st.sampled_from("uuuuuuupgwvyn"))
+        kind = draw(st.sampled_from("uuuuuuuppgwvvrrmyn"))
         if kind == "p":
             begins = now + draw(st.timedeltas(timedelta(0), timedelta(days=30)))
             edges.append(begins)
@@ -201,6 +217,11 @@ def histories(draw: st.DrawFn, first: str, most: int = 12) -> History:
             steps.append(Give(now=now, grant=draw(grants(f"grant{number}", now))))
         elif kind == "w":
             steps.append(Work(now=now))
+        elif kind == "m":
+            steps.append(Move(now=now, plan=draw(st.sampled_from(["plan", "other"]))))
+        elif kind == "r":
+            over = [month for month, end in zip(months, ends, strict=True) if end + GRACE <= now]
+            steps += [Run(now=now, month=draw(st.sampled_from(over)))] if over else []
         elif kind == "v":
             steps.append(Void(now=now, place=draw(st.integers(0, 5))))
         elif kind in "yn":
@@ -232,17 +253,17 @@ def grants(draw: st.DrawFn, name: str, now: datetime) -> Grant:
     )
 
 
-def of(who: Who, event: Event) -> Event:
-    """The event as this tenant's."""
+def of(who: Who, event: Event, plan: str | None) -> Event:
+    """The event as this tenant's, on the plan that it had then."""
     adapter = who.adapters[event.adapter]
-    return replace(event, tenant=who.tenant, model=who.model, plan=who.plan, adapter=adapter)
+    return replace(event, tenant=who.tenant, model=who.model, plan=plan, adapter=adapter)
 
 
 def scoped(who: Who, prices: PriceList) -> PriceList:
     """The list with this tenant's names in its scope."""
     names: dict[str, Any] = {
         "model": who.model,
-        "plan": who.plan,
+        "plan": who.other_plan if prices.plan == "other" else who.plan,
         "tenant": who.tenant,
         "adapter": who.adapters["a"],
     }

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 
-from money_prices_model import Charge, Event, PriceModel, next_month
+from money_prices_model import Charge, Event, PriceModel, begin_of, next_month
 
 MINOR_DIGITS = {"USD": 2, "EUR": 2, "JPY": 0, "KWD": 3}  # ISO 4217
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -50,7 +50,7 @@ class Line:
     exact: Fraction
     amount: Fraction
     quantity: int = 0
-    month: str | None = None  # of usage
+    month: str | None = None  # of usage and terms
     meter: str | None = None
     class_: str | None = None
     prices: str | None = None  # the list's name
@@ -110,6 +110,7 @@ class TenantBooks:
     plan: str | None = "standard"
     currency: str = "USD"
     tax_rate: Fraction = ZERO
+    plans: list[tuple[datetime, str]] = field(default_factory=list)  # since when another one
     charges: dict[str, Charge] = field(default_factory=dict)
     waiting: dict[str, Event] = field(default_factory=dict)
     grants: list[Grant] = field(default_factory=list)
@@ -118,6 +119,29 @@ class TenantBooks:
     posted: dict[tuple[date, str, str], Fraction] = field(
         default_factory=lambda: defaultdict(Fraction)
     )
+
+    # Terms
+
+    def plan_at(self, at: datetime) -> str | None:
+        found = self.plan
+        for since, plan in self.plans:
+            if since <= at:
+                found = plan
+        return found
+
+    def terms(self, month: str, currency: str) -> tuple[Fraction, Fraction]:
+        """(minimum, included): each day of the month has a share of those of its last moment."""
+        minimum, included = ZERO, ZERO
+        end = begin_of(month)
+        days = (next_month(month) - end).days
+        for _ in range(days):
+            end += timedelta(days=1)
+            plan = self.plan_at(end - timedelta(microseconds=1))
+            found = self.prices.terms(self.tenant, plan, end)
+            if found is not None and found.currency == currency:
+                minimum += found.minimum / days
+                included += found.included / days
+        return rounded(minimum, currency), rounded(included, currency)
 
     # Usage
 
@@ -170,13 +194,19 @@ class TenantBooks:
 
     def paid_by_grants(self, until: datetime) -> list[tuple[Grant, Fraction]]:
         """What each has paid of the usage until then, event after event in the order of their
-        times: of the grants that hold at that time the one that expires first, then the older."""
+        times: of the grants that hold at that time the one that expires first, then the older. What
+        the month includes comes first, and costs no credit."""
+        free: dict[str, Fraction] = {}
         order = sorted(self.grants, key=lambda each: (each.expires or NEVER, each.created))
         left = [grant.amount for grant in order]
         for charge in sorted(self.charges.values(), key=lambda each: each.event.at):
             at, owed = charge.event.at, charge.amount
             if at >= until or charge.prices is None or charge.prices.currency != self.currency:
                 continue
+            month = charge.event.month
+            left_free = free.setdefault(month, self.terms(month, self.currency)[1])
+            free[month] = left_free - min(owed, left_free)
+            owed -= min(owed, left_free)
             for place, grant in enumerate(order):
                 if grant.created <= at < (grant.expires or NEVER):
                     pays = min(owed, left[place])
@@ -212,9 +242,8 @@ class TenantBooks:
         self.post_usage()
         self.apply_credit(next_month(month), now)
         made = []
-        terms = self.prices.terms(self.tenant, self.plan, month)
-        currencies = {each.prices.currency for each in self.charges.values() if each.prices}
-        for currency in sorted({*currencies, terms.currency} if terms else currencies):
+        currencies = {each.currency for each in self.prices.lists}
+        for currency in sorted(currencies):
             if any(each.month == month for each in self.valid(currency)):
                 continue
             had = self.unbilled(month, currency)
@@ -253,27 +282,70 @@ class TenantBooks:
         def so_far() -> Fraction:
             return sum((line.amount for line in found), ZERO)
 
-        def add(kind: str, exact: Fraction, amount: Fraction) -> None:
+        def add(
+            kind: str, exact: Fraction, amount: Fraction | None = None, month: str | None = None
+        ) -> None:
+            amount = exact if amount is None else amount
             if exact or amount:
-                found.append(Line(kind, exact, amount))
+                found.append(Line(kind, exact, amount, month=month))
 
-        terms = self.prices.terms(self.tenant, self.plan, month)
-        of_month = sum((line.amount for line in found if line.kind == "usage"), ZERO)
-        if terms is not None and terms.currency == currency:
-            included = min(rounded(terms.included, currency), of_month)
-            add("included", -included, -included)
-            missing = max(rounded(terms.minimum, currency) - so_far(), ZERO)
-            add("minimum", missing, missing)
+        for each in self.settled(month, currency, found):
+            included = min(self.terms(each, currency)[1], self.of_month(each, currency, found))
+            add("included", -included - self.billed(each, currency, "included"), month=each)
+        exact, amount = sum((line.exact for line in found), ZERO), so_far()
+        for each in self.settled(month, currency, found):
+            least = self.least(each, month, currency, found)
+            add("minimum", least - self.billed(each, currency, "minimum"), month=each)
         if currency == self.currency:
-            exact = sum((line.exact for line in found), ZERO)
-            add("credit", *self._credit(month, exact, so_far()))
+            add("credit", *self._credit(month, exact, amount))
         tax = rounded(so_far() * self.tax_rate, currency)
         add("tax", tax, tax)
         return found
 
+    def settled(self, month: str, currency: str, found: Sequence[Line]) -> list[str]:
+        """Whose terms an invoice with these lines is about: its month, those of late usage, and
+        those that a minimum was given back to though their own invoice no longer holds."""
+        late = {line.month for line in found if line.month not in (None, month)}
+        given_back = {
+            line.month
+            for each in self.valid(currency)
+            for line in each.lines
+            if line.month is not None
+            and line.month < month
+            and self.billed(line.month, currency, "minimum") < 0
+        }
+        return [month, *sorted(each for each in late | given_back if each is not None)]
+
+    def billed(self, month: str, currency: str, *kinds: str) -> Fraction:
+        """What invoices that hold have of a month."""
+        lines = [line for each in self.valid(currency) for line in each.lines]
+        return sum(
+            (each.amount for each in lines if each.month == month and each.kind in kinds), ZERO
+        )
+
+    def of_month(self, month: str, currency: str, found: Sequence[Line]) -> Fraction:
+        """What its usage comes to, on this and on all other invoices."""
+        here = [each for each in found if each.month == month]
+        here = [each for each in here if each.kind in ("usage", "adjustment")]
+        before = self.billed(month, currency, "usage", "adjustment")
+        return before + sum((each.amount for each in here), ZERO)
+
+    def least(self, of: str, month: str, currency: str, found: Sequence[Line]) -> Fraction:
+        """What all invoices together have of its minimum, this one included: what its usage lacks
+        of it, known when its own invoice is made; of an earlier month, less what came since."""
+        minimum, included = self.terms(of, currency)
+        usage = self.of_month(of, currency, found)
+        net = usage - min(included, usage)
+        if of == month:
+            return max(minimum - net, ZERO)
+        charged = self.billed(of, currency, "minimum")
+        before = self.billed(of, currency, "usage", "adjustment", "included")
+        return max(charged - (net - before), ZERO) if charged else ZERO
+
     def _credit(self, month: str, exact: Fraction, amount: Fraction) -> tuple[Fraction, Fraction]:
         """What credit has paid of the usage until the month's end and no invoice has shown, at most
-        what is open. Where it pays for all there is, not a cent is left by rounding."""
+        what is open of usage beyond what is included. Where it pays for all there is, not a cent is
+        left by rounding."""
         shown = sum((-each.exact("credit") for each in self.valid(self.currency)), ZERO)
         paid = sum((paid for _, paid in self.paid_by_grants(next_month(month))), ZERO)
         paid = max(paid - shown, ZERO)

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from money_histories import Who
 from money_model import Grant
@@ -28,9 +28,14 @@ from tenora_platform.budgets.grants import grant_credit
 from tenora_platform.db import Database
 from tenora_platform.errors import ApiError
 from tenora_platform.ids import new_id
+from tenora_platform.invoices import repository
+from tenora_platform.invoices.details import LineQuery, details_of
+from tenora_platform.invoices.lines import USED
+from tenora_platform.invoices.parts import Part
 from tenora_platform.invoices.period import first_day
 from tenora_platform.invoices.runs import InvoiceRuns, Wanted
 from tenora_platform.invoices.service import InvoiceService
+from tenora_platform.invoices.tables import InvoiceRow
 from tenora_platform.ledger.credits import apply_credits
 from tenora_platform.ledger.poster import post_due
 from tenora_platform.ledger.service import Ledger
@@ -77,9 +82,11 @@ class MoneyPlatform:
             tenant=new_id("tenant"),
             model=f"model-{number}",
             plan=f"plan-{number}",
+            other_plan=f"other-{number}",
             adapters={None: None, "a": new_id("adapter"), "b": new_id("adapter")},
         )
-        values = {"tenant": who.tenant, "plan": who.plan, **_adapter_values(who)}
+        plans = {"plan": who.plan, "other": who.other_plan}
+        values = {"tenant": who.tenant, **plans, **_adapter_values(who)}
         async with self.db.admin_session() as session:
             for statement in _NEW_TENANT:
                 await session.execute(text(statement), values)
@@ -122,6 +129,15 @@ class MoneyPlatform:
         await rate_waiting(self.db)
         await rate_waiting_occupancy(self.db)
         return True
+
+    async def move(self, who: Who, plan: str, now: datetime) -> None:
+        """To another plan, at the history's time: the trigger's rows are of the clock's."""
+        values = {"tenant": who.tenant, "since": now, "plan": plan}
+        statement = (
+            "INSERT INTO tenant_plans (tenant_id, since, plan) VALUES (:tenant, :since, :plan)"
+        )
+        async with self.db.admin_session() as session:
+            await session.execute(text(statement), values)
 
     async def grant(self, who: Who, grant: Grant, currency: str) -> None:
         given = CreditGrant(
@@ -179,6 +195,22 @@ class MoneyPlatform:
             )
         return found
 
+    async def behind(self, who: Who) -> list[tuple[Any, ...]]:
+        """(line's quantity and exact amount, those of the requests behind it) of every line of
+        usage of every invoice, void ones too."""
+        query = LineQuery("request", 1000, None, Part())
+        found = []
+        async with self.db.admin_session() as session:
+            of = select(InvoiceRow).where(InvoiceRow.tenant_id == who.tenant)
+            for row in await session.scalars(of.where(InvoiceRow.kind == "invoice")):
+                for line in (await repository.lines_of(session, [row.id]))[row.id]:
+                    if line.kind in USED:
+                        each = (await details_of(session, row, line.no, query)).data
+                        amount = sum(Fraction(detail.amount) for detail in each)
+                        there = (sum(detail.quantity for detail in each), amount)
+                        found.append(((int(line.quantity or 0), Fraction(line.exact)), there))
+        return found
+
     async def balances(self, who: Who) -> dict[tuple[str, str], Fraction]:
         found = await self.rows(_BALANCES, tenant=who.tenant)
         return {(name, currency): Fraction(balance) for name, currency, balance in found}
@@ -225,7 +257,8 @@ class MoneyPlatform:
 
 
 _NEW_TENANT = (
-    "INSERT INTO plans (name, sla_class, tiers, weight) VALUES (:plan, 'default', '{default}', 1)",
+    "INSERT INTO plans (name, sla_class, tiers, weight) VALUES "
+    "(:plan, 'default', '{default}', 1), (:other, 'default', '{default}', 1)",
     "INSERT INTO tenants (id, name, plan, created_at) VALUES (:tenant, :plan, :plan, '2030-01-01')",
     "INSERT INTO adapters (id, tenant_id, name) VALUES (:a, :tenant, 'a'), (:b, :tenant, 'b')",
     "INSERT INTO adapter_versions (id, tenant_id, adapter_id, number, state, bytes, "

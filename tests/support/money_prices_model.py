@@ -134,10 +134,10 @@ class PriceModel:
                 self.volumes[place] += quantity
         return Charge(event, chosen, amounts)
 
-    def terms(self, tenant: str, plan: str | None, month: str) -> PriceList | None:
-        """Whose minimum and included amount a month's invoice has: the list in force when the month
-        ends, of no model and no adapter."""
-        return self.in_force((None, tenant, plan, None), next_month(month) - TICK)
+    def terms(self, tenant: str, plan: str | None, at: datetime) -> PriceList | None:
+        """Whose minimum and included amount a day has that ends at `at`: the list in force then, of
+        no model and no adapter."""
+        return self.in_force((None, tenant, plan, None), at - TICK)
 
     def earliest(self, new: PriceList, charged: Sequence[Charge]) -> datetime | None:
         """None: it may begin when it wants to. Else it may not, and this is the first time at which
@@ -161,3 +161,7 @@ def next_month(month: str) -> datetime:
     """When the month ends: the first moment of the next."""
     year, number = map(int, month.split("-"))
     return datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC)
+
+
+def begin_of(month: str) -> datetime:
+    return datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)

@@ -6822,8 +6822,10 @@ export interface components {
         };
         /**
          * InvoiceTerms
-         * @description What applied. `tax_rate` in percent; `minimum_days`, such as `5/30`: of these days of the
-         *     month the minimum is, in the tenant's first or last one.
+         * @description The terms that applied in the month. `plan` is that of its last day; `plans` lists all, if
+         *     there were several: minimum and included usage are those of each day, shared out over the month.
+         *     `tax_rate` is in percent; `minimum_days`, such as `5/30`, are the days of the month on which the
+         *     tenant was there, if not all.
          */
         InvoiceTerms: {
             /** Included */
@@ -6834,6 +6836,8 @@ export interface components {
             minimum_days?: string | null;
             /** Plan */
             plan?: string | null;
+            /** Plans */
+            plans?: components["schemas"]["PlanSpan"][] | null;
             /** Tax Name */
             tax_name?: string | null;
             /** Tax Rate */
@@ -8595,6 +8599,24 @@ export interface components {
              * @default 1
              */
             weight: number;
+        };
+        /**
+         * PlanSpan
+         * @description A plan from its `start` until before its `end`.
+         */
+        PlanSpan: {
+            /**
+             * End
+             * Format: date
+             */
+            end: string;
+            /** Plan */
+            plan: string;
+            /**
+             * Start
+             * Format: date
+             */
+            start: string;
         };
         /**
          * PoolView

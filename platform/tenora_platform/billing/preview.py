@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
 
-from tenora_platform.billing.minimums import Stay
 from tenora_platform.billing.price_lists import (
     Meter,
     PriceList,
@@ -20,8 +19,7 @@ from tenora_platform.billing.price_lists import (
     specificity,
 )
 from tenora_platform.billing.rating import exact_sum, graduated
-
-_MOMENT = timedelta(microseconds=1)
+from tenora_platform.billing.terms import Customer, MonthTerms
 
 Money = dict[str, Decimal]
 """By currency."""
@@ -95,37 +93,31 @@ def preview(new: PriceList, used: Iterable[MonthUsed]) -> dict[str, TenantChange
 def dues(
     new: PriceList,
     month: date,
-    until: datetime,
-    lists: Iterable[PriceList],
-    customers: Mapping[str, tuple[str, Stay]],
+    lists: Sequence[PriceList],
+    customers: Iterable[Customer],
     changes: Mapping[str, TenantChange],
 ) -> dict[str, Due]:
-    """Of the month that ends at `until`, by tenant, those with nothing to pay left out.
-    `customers`: plan and stay of each tenant that there was; one that has used nothing may owe a
-    minimum all the same."""
-    found, prices = {}, Prices(lists)
-    for tenant, (plan, stay) in sorted(customers.items()):
-        meters = changes.get(tenant, {}).values()
-        customer = Scope(None, tenant, plan, None)
-        old = prices.choose(customer, until - _MOMENT)  # as an invoice chooses
-        replaced = covers(new.scope, customer) and (
-            old is None or specificity(new.scope) >= specificity(old.scope)
-        )
+    """Of the month that begins on this day, by tenant, those with nothing to pay left out. A tenant
+    that has used nothing may owe a minimum all the same. `new` holds for all of the month."""
+    others = [each for each in lists if each.scope != new.scope]
+    old, replaced = Prices(lists), Prices([*others, new])
+    found = {}
+    for customer in customers:
+        meters = changes.get(customer.id, {}).values()
         due = Due(
-            _due(total([each.before for each in meters]), old, month, stay),
-            _due(total([each.after for each in meters]), new if replaced else old, month, stay),
+            _due(total([each.before for each in meters]), customer.terms(old, month)),
+            _due(total([each.after for each in meters]), customer.terms(replaced, month)),
         )
         if due.before or due.after:
-            found[tenant] = due
+            found[customer.id] = due
     return found
 
 
-def _due(used: Money, terms: PriceList | None, month: date, stay: Stay) -> Money:
-    if terms is None:
-        return used
-    open_ = used.get(terms.currency, Decimal(0))
-    left = max(exact_sum((open_, terms.included.copy_negate())), Decimal(0))
-    due = used | {terms.currency: max(left, stay.share(terms.minimum, month))}
+def _due(used: Money, terms: MonthTerms) -> Money:
+    due = dict(used)
+    for currency, of in terms.by_currency.items():
+        left = exact_sum((used.get(currency, Decimal(0)), of.included.copy_negate()))
+        due[currency] = max(left, Decimal(0), of.minimum)
     return {currency: amount for currency, amount in due.items() if amount}
 
 

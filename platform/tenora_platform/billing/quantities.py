@@ -11,11 +11,12 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.minimums import Stay
 from tenora_platform.billing.preview import MonthUsed
 from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Scope
 from tenora_platform.billing.rating import Volume
 from tenora_platform.billing.tables import VolumeRow
+from tenora_platform.billing.terms import Customer, Stay
+from tenora_platform.tenants.plan_history import plan_histories
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.sums import AMOUNTS
 from tenora_platform.usage.tables import UsageDayRow, UsageSeriesRow
@@ -69,14 +70,17 @@ def _columns(volume: Volume) -> dict[str, object]:
 
 async def customers_of(
     session: AsyncSession, end: datetime, tenants: Collection[str]
-) -> dict[str, tuple[str, Stay]]:
-    """Plan and stay by tenant: of these and of those that there were before `end`."""
+) -> list[Customer]:
+    """By id, these and those that there were before `end`."""
     row = TenantRow
-    query = select(row.id, row.plan, row.created_at, row.deleted_at).where(
-        or_(row.created_at < end, row.id.in_(tenants)), ~row.internal
+    query = (
+        select(row.id, row.created_at, row.deleted_at)
+        .where(or_(row.created_at < end, row.id.in_(tenants)), ~row.internal)
+        .order_by(row.id)
     )
-    found = await session.execute(query)
-    return {tenant: (plan, Stay(since, until)) for tenant, plan, since, until in found}
+    found = (await session.execute(query)).all()
+    plans = await plan_histories(session, [each.id for each in found])
+    return [Customer(tenant, plans[tenant], Stay(since, until)) for tenant, since, until in found]
 
 
 async def month_used(

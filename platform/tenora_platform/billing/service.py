@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 from sqlalchemy.exc import DataError, IntegrityError
@@ -23,6 +24,7 @@ from tenora_platform.billing.rating import (
 )
 from tenora_platform.billing.waiting import Waiting
 from tenora_platform.db import Database, plain_reason
+from tenora_platform.usage.booking import begin_booking
 from tenora_platform.usage.seal import Seals
 from tenora_platform.usage.sums import Sums
 
@@ -68,16 +70,31 @@ async def _rated(session: AsyncSession, events: Sequence[Billable]) -> Rated:
             found.append(priced(prices, event))
         except UnratableError as why:
             reasons[event.event_id] = str(why)
-    starts = await quantities.take_volumes(session, volumes_of(found))
-    ratings: dict[str, Rating] = {}
-    for each in place(found, starts):
-        if each.nanos < _NANOS_END:
-            ratings[each.event.event_id] = each
-        else:
-            reasons[each.event.event_id] = (
+    ratings, too_dear = await _placed(session, found)
+    return Rated(ratings, reasons | too_dear)
+
+
+async def _placed(
+    session: AsyncSession, found: Sequence[Priced]
+) -> tuple[dict[str, Rating], dict[str, str]]:
+    """(ratings, why the others wait) by event. What is too dear for the sums takes no place in a
+    month's tiers, however often it is tried."""
+    left = list(found)
+    reasons: dict[str, str] = {}
+    while True:
+        taken = await session.begin_nested()
+        starts = await quantities.take_volumes(session, volumes_of(left))
+        ratings = {each.event.event_id: each for each in place(left, starts)}
+        dear = {id_: each for id_, each in ratings.items() if each.nanos >= _NANOS_END}
+        if not dear:
+            await taken.commit()
+            return ratings, reasons
+        await taken.rollback()
+        for id_, each in dear.items():
+            reasons[id_] = (
                 f"it would cost {each.amount:.0f}, which is larger than the sums can store"
             )
-    return Rated(ratings, reasons)
+        left = [each for each in left if each.event.event_id not in dear]
 
 
 async def rate_waiting(db: Database) -> int:
@@ -96,11 +113,12 @@ async def _rate_batch(db: Database, after: int, limit: int) -> tuple[int, int]:
     batch fail as a whole, each of it is tried alone: one event keeps no other from being rated."""
     try:
         async with db.admin_session() as session:
+            now = await begin_booking(session)
             await repository.lock_prices(session, to_change=False)
             found = await waiting.take_unrated(session, after, limit)
             if not found:
                 return 0, 0
-            return await _rate_taken(session, Seals(db.secret), found), found[-1].mark.no
+            return await _rate_taken(session, Seals(db.secret), found, now), found[-1].mark.no
     except _UNFORESEEN:
         if limit == 1:
             _log.exception("a usage event cannot be rated", after=after)
@@ -114,7 +132,9 @@ async def _rate_batch(db: Database, after: int, limit: int) -> tuple[int, int]:
     return rated, after
 
 
-async def _rate_taken(session: AsyncSession, seals: Seals, found: Sequence[Waiting]) -> int:
+async def _rate_taken(
+    session: AsyncSession, seals: Seals, found: Sequence[Waiting], now: datetime
+) -> int:
     """Rate what can be rated of these, and move the sums with them."""
     whole = [each for each in found if seals.holds(each.row)]
     if len(whole) < len(found):
@@ -133,7 +153,7 @@ async def _rate_taken(session: AsyncSession, seals: Seals, found: Sequence[Waiti
             done.append((each, rating))
             sums.take(event, each.row.series_id, None, each.row.sequence)
             sums.add(event, each.row.series_id, rating, each.row.sequence)
-    await waiting.set_ratings(session, seals, done)
+    await waiting.set_ratings(session, seals, done, now)
     await sums.write(session)
     return len(done)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -13,7 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.billing.rating import Billable, Rating
 from tenora_platform.usage.records import stored_billable
 from tenora_platform.usage.seal import EVENT_COLUMNS, Seals
-from tenora_platform.usage.tables import UnratedEventRow, UsageEventRow, UsageSeriesRow
+from tenora_platform.usage.tables import (
+    LateRatingRow,
+    UnratedEventRow,
+    UsageEventRow,
+    UsageSeriesRow,
+)
 
 
 class Waiting(NamedTuple):
@@ -59,7 +65,7 @@ async def take_unrated(session: AsyncSession, after: int, limit: int) -> list[Wa
         _WAITING.where(UnratedEventRow.no > after)
         .order_by(UnratedEventRow.no)
         .limit(limit)
-        .with_for_update(of=UnratedEventRow, skip_locked=True)
+        .with_for_update(of=UnratedEventRow, key_share=True, skip_locked=True)
     )
     return [Waiting(*each) for each in await session.execute(query)]
 
@@ -82,9 +88,10 @@ async def last_unrated(session: AsyncSession, limit: int) -> list[Waiting]:
 
 
 async def set_ratings(
-    session: AsyncSession, seals: Seals, rated: Sequence[tuple[Waiting, Rating]]
+    session: AsyncSession, seals: Seals, rated: Sequence[tuple[Waiting, Rating]], now: datetime
 ) -> None:
-    """They wait no more. Once for each event, which the database sees to as well."""
+    """They wait no more, and count as booked at `now`. Once for each event, which the database sees
+    to as well."""
     if not rated:
         return
     columns: dict[str, list[object]] = {
@@ -101,9 +108,26 @@ async def set_ratings(
         columns["positions"].append(array_text(rating.positions))
         columns["seal"].append(seals.event(values))
     await session.execute(_SET, columns)
+    late = [(each.mark.tenant_id, each.row.request, each.row.sequence) for each, _ in rated]
+    await note_late(session, late, now)
     await session.execute(
         delete(UnratedEventRow).where(UnratedEventRow.no.in_([each.mark.no for each, _ in rated]))
     )
+
+
+NO_SEQUENCE = -1
+"""Of occupancy, which no request caused: its id stands for one."""
+
+
+async def note_late(
+    session: AsyncSession, events: Sequence[tuple[str, UUID, int]], now: datetime
+) -> None:
+    """That these events (tenant, request, sequence) were rated after they had been stored."""
+    values = [
+        {"tenant_id": tenant, "request": request, "sequence": sequence, "rated_at": now}
+        for tenant, request, sequence in events
+    ]
+    await session.execute(insert(LateRatingRow).values(values))
 
 
 def array_text(numbers: Sequence[int] | None) -> str | None:

@@ -83,7 +83,7 @@ async def put(
             param="hard",
             code="several_currencies",
         )
-    before = await session.get(AccountBudgetRow, tenant_id, with_for_update=True)
+    before = await session.get(AccountBudgetRow, tenant_id, with_for_update={"key_share": True})
     told = None if before is None else _told(before)
     values = {
         "amount": body.amount,
@@ -105,7 +105,7 @@ async def put(
 
 async def drop(session: AsyncSession, audit: AuditLog, actor: str, tenant_id: str) -> None:
     """Take it back, if there is one."""
-    row = await session.get(AccountBudgetRow, tenant_id, with_for_update=True)
+    row = await session.get(AccountBudgetRow, tenant_id, with_for_update={"key_share": True})
     if row is not None:
         await session.delete(row)
         await _note(session, audit, actor, tenant_id, "delete", _told(row), None)

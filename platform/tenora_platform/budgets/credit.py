@@ -12,17 +12,20 @@ from itertools import pairwise
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.rating import exact_sum
+from tenora_platform.billing.tenant_terms import TenantTerms, tenant_terms
 from tenora_platform.budgets import repository
 from tenora_platform.budgets.tables import CreditGrantRow
+from tenora_platform.invoices.period import end_of, midnight, month_of, months_from
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The cap of what is spent from `since` on: what was granted less what has lapsed of it, and
-    what was used before the newest grant beyond all that held then, which no grant pays. It holds
-    until `until`, when the next grant expires (None: none will)."""
+    """The cap of what is spent from `since` on: what was granted less what has lapsed of it, what
+    the plan includes, and what was used before the newest grant beyond all that held then, which no
+    grant pays. It holds until `until`, when the next grant expires or a month begins that has its
+    own included usage (None: never)."""
 
     cap: Decimal
     since: datetime
@@ -31,43 +34,78 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """Some time in which no grant begins or ends, and what was used in it by currency."""
+    """Some time in which no grant begins or ends, and what was used in it by currency: all of it,
+    and what of it is beyond what the month includes. That comes first; credit pays for the rest."""
 
     start: datetime
     end: datetime
     used: Mapping[str, Decimal]
+    due: Mapping[str, Decimal]
 
 
 async def credit_of(session: AsyncSession, tenant_id: str, now: datetime) -> Credit:
     """What lapsed is told from usage, late usage counted, and not from what was written down of it.
     Without grants there is nothing to spend."""
     grants = await repository.grants(session, tenant_id)
-    newest = max((each.created_at for each in grants), default=now)
+    if not grants:
+        return Credit(cap=Decimal(0), since=now, until=None)
+    since, newest = grants[0].created_at, grants[-1].created_at
+    this_month = midnight(month_of(now))
     expired = expired_of(grants, now)
-    last = max((newest, *(when for when, _ in expired)))
-    spells = await spells_of(session, tenant_id, grants, newest, last)
+    last = max((newest, this_month, *(when for when, _ in expired)))
+    terms = await tenant_terms(session, tenant_id)
+    spells = await spells_of(session, tenant_id, grants, terms, newest, last)
     paid = paid_by(grants, spells)
     closed = {grant.id for _, grant in expired}
     left = exact_sum(paid[each.id] if each.id in closed else each.amount for each in grants)
+    free = await _free(session, tenant_id, terms, spells, since, this_month)
     ends = [each.expires_at for each in grants if each.expires_at and each.id not in closed]
+    next_month = end_of(month_of(now))
+    if terms.included(month_of(now)) or terms.included(next_month):
+        ends.append(midnight(next_month))
+    beyond = _beyond(grants, [each for each in spells if since <= each.start < newest])
     return Credit(
-        cap=exact_sum((left, _beyond(grants, [each for each in spells if each.end <= newest]))),
-        since=min((grant.created_at for grant in grants), default=now),
+        cap=exact_sum((left, free, beyond)),
+        since=since,
         until=min(ends, default=None),
     )
+
+
+async def _free(
+    session: AsyncSession,
+    tenant_id: str,
+    terms: TenantTerms,
+    spells: Iterable[Spell],
+    since: datetime,
+    this_month: datetime,
+) -> Decimal:
+    """What is included of the usage from `since` on: in past months what was used of it, of the
+    present one all that was not used before `since`."""
+    before = [each for each in spells if since <= each.start and each.end <= this_month]
+    used = exact_sum(amount for each in before for amount in each.used.values())
+    due = exact_sum(amount for each in before for amount in each.due.values())
+    left = terms.included(this_month.date())
+    if left and since > this_month:
+        earlier = await repository.amounts_spent(session, tenant_id, this_month, since)
+        left = {
+            currency: max(exact_sum((amount, -earlier.get(currency, Decimal(0)))), Decimal(0))
+            for currency, amount in left.items()
+        }
+    return exact_sum((used, -due, *left.values()))
 
 
 def _beyond(grants: Sequence[CreditGrantRow], spells: Sequence[Spell]) -> Decimal:
     """What no grant has paid of the usage before the newest: requests that took more than was left,
     or usage while no grant held or the tenant was not prepaid. It is on invoices, and a new grant
     does not pay it again."""
-    used = exact_sum(amount for spell in spells for amount in spell.used.values())
-    return exact_sum((used, *(-paid for paid in paid_by(grants, spells).values())))
+    due = exact_sum(amount for spell in spells for amount in spell.due.values())
+    return exact_sum((due, *(-paid for paid in paid_by(grants, spells).values())))
 
 
 def paid_by(grants: Iterable[CreditGrantRow], spells: Iterable[Spell]) -> dict[str, Decimal]:
     """What each grant, by id, has paid: usage from its creation until before its expiry, in its own
-    currency. Of grants that hold at a time the one that expires first pays, then the older.
+    currency, beyond what is included. Of grants that hold at a time the one that expires first
+    pays, then the older.
 
     It depends on what was used and when, and not on when that became known. Further usage and
     further grants never make it less."""
@@ -76,7 +114,7 @@ def paid_by(grants: Iterable[CreditGrantRow], spells: Iterable[Spell]) -> dict[s
     )
     paid = {grant.id: Decimal(0) for grant in in_order}
     for spell in spells:
-        left = dict(spell.used)
+        left = dict(spell.due)
         for grant in in_order:
             holds = grant.created_at <= spell.start and spell.end <= (grant.expires_at or _NEVER)
             open_ = left.get(grant.currency, Decimal(0))
@@ -88,19 +126,34 @@ def paid_by(grants: Iterable[CreditGrantRow], spells: Iterable[Spell]) -> dict[s
 
 
 async def spells_of(
-    session: AsyncSession, tenant_id: str, grants: Sequence[CreditGrantRow], *untils: datetime
+    session: AsyncSession,
+    tenant_id: str,
+    grants: Sequence[CreditGrantRow],
+    terms: TenantTerms,
+    *untils: datetime,
 ) -> list[Spell]:
-    """All the time from the first grant until the last of `untils`, with a bound at each."""
+    """All the time from the first grant until the last of `untils`, with a bound at each; where its
+    month includes usage, from the month's beginning."""
     if not grants:
         return []
     times = {each.created_at for each in grants} | set(untils)
     times |= {each.expires_at for each in grants if each.expires_at is not None}
     first, last = min(each.created_at for each in grants), max(untils)
+    months = [each for each in months_from(month_of(first), last) if terms.included(each)]
+    times |= {midnight(bound) for month in months for bound in (month, end_of(month))}
+    first = min((first, *(midnight(month) for month in months)))
     bounds = sorted(each for each in times if first <= each <= last)
-    return [
-        Spell(start, end, await repository.amounts_spent(session, tenant_id, start, end))
-        for start, end in pairwise(bounds)
-    ]
+    spells: list[Spell] = []
+    left: dict[str, Decimal] = {}
+    for start, end in pairwise(bounds):
+        if start == midnight(month_of(start)) or not spells:
+            left = dict(terms.included(month_of(start)))
+        used = await repository.amounts_spent(session, tenant_id, start, end)
+        free = {of: min(amount, left.get(of, Decimal(0))) for of, amount in used.items()}
+        left = {of: exact_sum((amount, -free.get(of, Decimal(0)))) for of, amount in left.items()}
+        due = {of: exact_sum((amount, -free[of])) for of, amount in used.items()}
+        spells.append(Spell(start, end, used, due))
+    return spells
 
 
 def expired_of(

@@ -1,6 +1,6 @@
-"""What a request may cost, by the prices in force: its prompts as if nothing of them were cached,
-and the output that `max_tokens` and the tenant's own history lead to expect, never the whole
-context. The history itself is Redis' (`scripts.py`)."""
+"""What a request may cost, by the prices in force: its prompts at the dearer of what cached and
+uncached tokens cost, and the output that `max_tokens` and the tenant's own history lead to expect,
+never the whole context. The history itself is Redis' (`scripts.py`)."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ def estimate(
         output_tokens=0,
         cold_loads=0,
     )
-    units = (replace(base, prompt_tokens=1), replace(base, output_tokens=1))
+    uncached, output = replace(base, prompt_tokens=1), replace(base, output_tokens=1)
+    cached = replace(uncached, cached_tokens=1)
     loading = replace(base, cold_loads=int(runs[0].request.adapter is not None))
     try:
-        prompt, output, load = (
+        prompt, cached_prompt, token, load = (
             max(_price(prices, used, replace(unit, class_=each)) for each in classes)
-            for unit in (*units, loading)
+            for unit in (uncached, cached, output, loading)
         )
     except UnratableError as error:
         raise UnavailableError(
@@ -70,7 +71,7 @@ def estimate(
     for run in runs:
         tokens = len(run.request.prompt_token_ids)
         # The prompt is metered on the first of a run's sequences, and so is loading its adapter.
-        first = exact_amount(tokens, prompt) + exact_amount(1, load)
+        first = exact_amount(tokens, max(prompt, cached_prompt)) + exact_amount(1, load)
         for index, event_id in enumerate(event_ids(run.request)):
             sequences.append(
                 Wanted(
@@ -82,7 +83,7 @@ def estimate(
     return Work(
         model=model,
         sequences=sequences,
-        token_nanos=float(exact_amount(10**9, output)),
+        token_nanos=float(exact_amount(10**9, token)),
         unknown_tokens=UNKNOWN_TOKENS,
     )
 

@@ -211,7 +211,7 @@ async def grants(
         .where(CreditGrantRow.tenant_id == tenant_id)
         .order_by(CreditGrantRow.created_at, CreditGrantRow.id)
     )
-    return list(await session.scalars(query.with_for_update() if lock else query))
+    return list(await session.scalars(query.with_for_update(key_share=True) if lock else query))
 
 
 async def page_of_grants(

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenora_platform.auth import current_admin, current_tenant
 from tenora_platform.bodies import body_of, header_of
+from tenora_platform.commits import counting
 from tenora_platform.db import Database
 from tenora_platform.errors import (
     ApiError,
@@ -134,15 +135,18 @@ class Idempotency:
 
     async def _run(self, books: _Books, body: HashedBody, scope: Scope, send: Send) -> None:
         answer = _Recorded(send)
-        try:
-            await self.app(scope, body.receive, answer.send)
-        finally:
-            whole = answer.whole() if body_of(Request(scope)).is_open else None
-            if whole is not None and _settled(whole.status) and await _came_whole(body):
-                await books.finish(body.sha256(), whole)
-            else:
-                await books.forget()
-            await answer.release()
+        with counting() as commits:
+            try:
+                await self.app(scope, body.receive, answer.send)
+            finally:
+                whole = answer.whole() if body_of(Request(scope)).is_open else None
+                if whole is not None and _settled(whole.status) and await _came_whole(body):
+                    await books.finish(body.sha256(), whole)
+                elif commits.count and (whole is None or whole.status >= 500):
+                    await books.leave_unknown()
+                else:
+                    await books.forget()
+                await answer.release()
 
 
 async def _begun(
@@ -273,6 +277,15 @@ class _Books:
                 target=request.target,
                 why=first_line(error),
             )
+
+    async def leave_unknown(self) -> None:
+        """Something was committed, and the answer does not say what: nobody does it again."""
+        request = self._request
+        try:
+            async with request.session(self._db) as session:
+                await repository.give_up(session, request.caller_id, request.key, IN_FLIGHT)
+        except SQLAlchemyError as error:
+            _log.warning("Idempotency-Key not marked", target=request.target, why=first_line(error))
 
     async def forget(self) -> None:
         request = self._request

@@ -58,6 +58,16 @@ async def finish(
     )
 
 
+async def give_up(session: AsyncSession, caller_id: str, key: str, age: timedelta) -> None:
+    """The first request is over, and nobody knows with what result: as if it had begun so long ago.
+    It is forgotten as much earlier."""
+    await session.execute(
+        update(IdempotencyRow)
+        .where(IdempotencyRow.caller_id == caller_id, IdempotencyRow.key == key)
+        .values(began_at=func.now() - age)
+    )
+
+
 async def forget(session: AsyncSession, caller_id: str, key: str) -> None:
     await session.execute(
         delete(IdempotencyRow).where(

@@ -96,8 +96,7 @@ class LineDetail(BaseModel):
 
 class LineDetails(BaseModel):
     """What a line, or the requested part of it, consists of. The quantities and exact amounts of
-    all pages add up to the line's; requests can differ from it by late usage, which is on a later
-    invoice."""
+    all pages add up to the line's."""
 
     object: Literal["invoice_line_details"] = "invoice_line_details"
     invoice: str

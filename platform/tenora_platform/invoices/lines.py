@@ -3,12 +3,13 @@ Pure and exact; it knows no database."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from typing import Literal
 
+from tenora_platform.billing.terms import Terms
 from tenora_platform.invoices.currency import exact_sum, negated, percent, rounded
 
 LineKind = Literal["usage", "adjustment", "included", "minimum", "credit", "tax"]
@@ -41,12 +42,21 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Of a plan, in the currency of the invoice: the least of a month, and what of a month's usage
-    costs nothing."""
+class Billed:
+    """What other invoices that hold have of a month: amounts of its usage, of what was included
+    (below 0) and of its minimum (below 0 where late usage gave some of it back)."""
 
-    minimum: Decimal = _ZERO
+    usage: Decimal = _ZERO
     included: Decimal = _ZERO
+    minimum: Decimal = _ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """The terms of a month in the invoice's currency, and what has been billed of it."""
+
+    terms: Terms
+    billed: Billed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class Tax:
 @dataclass(frozen=True, slots=True)
 class Line:
     """`amount` is what is asked for, in whole minor units; `exact` what it stands for in the books.
-    A line of usage says which; the others leave that empty."""
+    Lines of usage, of what is included and of minimums say of which month."""
 
     no: int
     kind: LineKind
@@ -105,8 +115,8 @@ def make_bill(
     period: date,
     currency: str,
     used: Iterable[Used],
+    months: Mapping[date, Month],
     *,
-    terms: Terms,
     credit: Decimal = _ZERO,
     tax: Tax | None = None,
 ) -> Bill:
@@ -114,34 +124,69 @@ def make_bill(
 
     - usage of the month, by meter, class and price version;
     - adjustments: the same of earlier months, which came too late for theirs;
-    - included: at most what the month's usage comes to;
-    - minimum: what everything so far lacks of it;
-    - credit: at most what everything so far comes to (`credit` is what grants paid, exact);
+    - included: of each of these months, at most what its usage on all invoices comes to;
+    - minimum: what the month's usage on all invoices lacks of it; of an earlier month, what its
+      late usage now pays for is given back;
+    - credit: at most what usage comes to beyond what is included (`credit` is what grants paid,
+      exact), for credit pays for no minimum;
     - tax, on what is left.
 
-    Usage that comes to nothing has no line. Each line is rounded half to even once; what that
-    changes is `Bill.residue`. Without lines there is nothing to invoice.
+    `months` has the period and every month that has usage here or was billed more than its usage.
+    So all invoices of a month together come to the same, whichever of its usage was late and
+    whichever of them were void in between. Usage that comes to nothing has no line. Each line is
+    rounded half to even once; what that changes is `Bill.residue`. Without lines there is nothing
+    to invoice.
     """
     lines: list[Line] = []
 
-    def add(kind: LineKind, exact: Decimal, amount: Decimal) -> None:
+    def add(kind: LineKind, exact: Decimal, amount: Decimal, month: date | None = None) -> None:
         if exact or amount:
-            lines.append(Line(len(lines) + 1, kind, exact, amount))
+            lines.append(Line(len(lines) + 1, kind, exact, amount, month=month))
 
     for each in sorted(used, key=lambda each: _place(each, period)):
         if each.amount:
             lines.append(_used_line(len(lines) + 1, each, period, currency))
-    of_month = exact_sum(line.amount for line in lines if line.kind == "usage")
-    included = min(rounded(terms.included, currency), max(of_month, _ZERO))
-    add("included", negated(included), negated(included))
-    least = rounded(terms.minimum, currency)
-    missing = max(exact_sum((least, negated(_total(lines)))), _ZERO)
-    add("minimum", missing, missing)
-    add("credit", *_paid(lines, credit, currency))
+    settled = {
+        month: _settle(of, _of_month(lines, month), is_own=month == period)
+        for month, of in months.items()
+    }
+    in_order = sorted(settled, key=lambda month: (month != period, month))
+    for month in in_order:
+        included = settled[month].included
+        add("included", included, included, month)
+    open_exact = max(exact_sum(line.exact for line in lines), _ZERO)
+    open_amount = max(_total(lines), _ZERO)
+    for month in in_order:
+        minimum = settled[month].minimum
+        add("minimum", minimum, minimum, month)
+    add("credit", *_paid(open_exact, open_amount, credit, currency))
     if tax is not None and lines:
         due = rounded(percent(_total(lines), tax.rate), currency)
         add("tax", due, due)
     return Bill(currency, tuple(lines))
+
+
+def _settle(month: Month, used: Decimal, *, is_own: bool) -> Terms:
+    """What of the month's terms this invoice has to say, beyond what others have, where it has so
+    much of the month's usage."""
+    billed = month.billed
+    usage = exact_sum((billed.usage, used))
+    included = negated(min(month.terms.included, max(usage, _ZERO)))
+    if is_own:
+        least = max(exact_sum((month.terms.minimum, negated(usage), negated(included))), _ZERO)
+    else:
+        grown = exact_sum((used, included, negated(billed.included)))
+        least = max(exact_sum((billed.minimum, negated(grown))), _ZERO)
+        if not billed.minimum:
+            least = _ZERO
+    return Terms(
+        minimum=exact_sum((least, negated(billed.minimum))),
+        included=exact_sum((included, negated(billed.included))),
+    )
+
+
+def _of_month(lines: Iterable[Line], month: date) -> Decimal:
+    return _total([line for line in lines if line.month == month])
 
 
 def _place(used: Used, period: date) -> tuple[bool, date, int, str, int]:
@@ -168,11 +213,11 @@ def _total(lines: Sequence[Line]) -> Decimal:
     return exact_sum(line.amount for line in lines)
 
 
-def _paid(lines: Sequence[Line], credit: Decimal, currency: str) -> tuple[Decimal, Decimal]:
-    """(exact, amount) of the credit line. Credit that pays for all of it leaves not a cent over,
-    whatever the rounding of the lines made of them."""
-    open_exact = max(exact_sum(line.exact for line in lines), _ZERO)
-    open_amount = max(_total(lines), _ZERO)
+def _paid(
+    open_exact: Decimal, open_amount: Decimal, credit: Decimal, currency: str
+) -> tuple[Decimal, Decimal]:
+    """(exact, amount) of the credit line. Credit that pays for all usage leaves not a cent of it
+    over, whatever the rounding of the lines made of them."""
     if credit >= open_exact:
         return negated(open_exact), negated(open_amount)
     return negated(credit), negated(min(rounded(credit, currency), open_amount))

@@ -4,7 +4,8 @@ matter."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,16 +13,18 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
+from tenora_platform.billing.price_lists import Prices
+from tenora_platform.billing.terms import MonthTerms
 from tenora_platform.events import repository as events
 from tenora_platform.ids import new_id
 from tenora_platform.invoices import repository
-from tenora_platform.invoices.currency import plain, rounded, shown
+from tenora_platform.invoices.currency import plain, shown
 from tenora_platform.invoices.digest import digest_of
-from tenora_platform.invoices.lines import Bill, Tax, Terms, make_bill
-from tenora_platform.invoices.period import end_of, midnight, name_of
+from tenora_platform.invoices.lines import Bill, Billed, Month, Tax, Used, make_bill
+from tenora_platform.invoices.period import end_of, name_of
 from tenora_platform.invoices.postings import Entries, of_invoice
 from tenora_platform.invoices.price_lists import PriceVersions
-from tenora_platform.invoices.repository import Customer
+from tenora_platform.invoices.repository import Invoiced
 from tenora_platform.invoices.tables import BillingProfileRow, BillingSettingsRow, InvoiceRow
 from tenora_platform.invoices.unbilled import take_usage
 from tenora_platform.ledger.service import Entry, Ledger
@@ -42,16 +45,17 @@ class Maker:
     now: datetime
     settings: BillingSettingsRow
     versions: PriceVersions
+    prices: Prices
 
-    def asks_minimum(self, customer: Customer) -> bool:
+    def asks_minimum(self, tenant: Invoiced) -> bool:
         """Whether there is an invoice even if nothing was used."""
-        found = self.versions.terms(customer.id, customer.plan, midnight(end_of(self.period)))
-        return found is not None and customer.stay.share(found[1].minimum, self.period) > 0
+        terms = tenant.customer.terms(self.prices, self.period)
+        return any(each.minimum > 0 for each in terms.by_currency.values())
 
     async def make(
         self,
         session: AsyncSession,
-        customer: Customer,
+        tenant: Invoiced,
         currency: str,
         *,
         credit: Decimal,
@@ -60,15 +64,17 @@ class Maker:
     ) -> InvoiceRow | None:
         """The invoice, `draft` made anew if there is one; None where there is nothing to invoice.
         The tenant's money must be locked, and its usage posted."""
-        profile = await repository.profile(session, customer.id)
-        row = await self._begin(session, customer, currency, profile, draft)
+        profile = await repository.profile(session, tenant.id)
+        terms = tenant.customer.terms(self.prices, self.period)
+        row = await self._begin(session, tenant, currency, terms, profile, draft)
         end = end_of(self.period)
         used = await take_usage(session, row, end, self.versions.numbers(currency))
+        billed = await repository.billed(session, row)
         bill = make_bill(
             self.period,
             currency,
             used,
-            terms=self._terms(customer, currency),
+            self._months(tenant, currency, used, billed),
             credit=credit,
             tax=_tax_of(profile),
         )
@@ -86,8 +92,9 @@ class Maker:
     async def _begin(
         self,
         session: AsyncSession,
-        customer: Customer,
+        tenant: Invoiced,
         currency: str,
+        terms: MonthTerms,
         profile: BillingProfileRow | None,
         draft: InvoiceRow | None,
     ) -> InvoiceRow:
@@ -96,41 +103,39 @@ class Maker:
             await repository.clear_draft(session, draft)
         row = draft or InvoiceRow(
             id=new_id("invoice"),
-            tenant_id=customer.id,
+            tenant_id=tenant.id,
             kind="invoice",
             status="draft",
             period=self.period,
             currency=currency,
         )
-        terms = self._terms(customer, currency)
         row.seller = party(self.settings)
-        row.buyer = party(profile) | {"tenant": customer.name}
-        row.terms = {
-            "plan": customer.plan,
-            "minimum": plain(terms.minimum),
-            "included": plain(terms.included),
-            **_tax_told(profile),
-            **self._days_told(customer),
-        }
+        row.buyer = party(profile) | {"tenant": tenant.name}
+        row.terms = _terms_told(terms, currency) | _tax_told(profile)
         row.created_at = self.now
         session.add(row)
         await session.flush()
         return row
 
-    def _days_told(self, customer: Customer) -> dict[str, str]:
-        there, of = customer.stay.days(self.period)
-        return {} if there == of else {"minimum_days": f"{there}/{of}"}
-
-    def _terms(self, customer: Customer, currency: str) -> Terms:
-        """The minimum by the days of the month on which the tenant was there, rounded."""
-        found = self.versions.terms(customer.id, customer.plan, midnight(end_of(self.period)))
-        if found is None or found[0] != currency:
-            return Terms()
-        terms = found[1]
-        share = customer.stay.share(terms.minimum, self.period)
-        if share == terms.minimum:
-            return terms
-        return replace(terms, minimum=rounded(share, currency))
+    def _months(
+        self,
+        tenant: Invoiced,
+        currency: str,
+        used: Iterable[Used],
+        billed: Mapping[date, Billed],
+    ) -> dict[date, Month]:
+        """The period, the months of late usage, and those whose minimum was given back by an
+        invoice that holds though their own does not."""
+        earlier = {month: each for month, each in billed.items() if month < self.period}
+        given_back = {month for month, each in earlier.items() if each.minimum < 0}
+        touched = {self.period, *given_back, *(each.month for each in used)}
+        return {
+            month: Month(
+                tenant.customer.terms(self.prices, month).of(currency),
+                billed.get(month, Billed()),
+            )
+            for month in touched
+        }
 
     def _line_values(self, row: InvoiceRow, bill: Bill) -> list[dict[str, Any]]:
         return [
@@ -231,6 +236,24 @@ def _tax_of(profile: BillingProfileRow | None) -> Tax | None:
     if profile is None or profile.tax_rate is None:
         return None
     return Tax(profile.tax_name, profile.tax_rate)
+
+
+def _terms_told(terms: MonthTerms, currency: str) -> dict[str, Any]:
+    """As the invoice keeps them: the plan of the month's end, every plan if there were several."""
+    of = terms.of(currency)
+    told: dict[str, Any] = {
+        "plan": terms.plans[-1].plan,
+        "minimum": plain(of.minimum),
+        "included": plain(of.included),
+    }
+    if terms.days_there != terms.days:
+        told["minimum_days"] = f"{terms.days_there}/{terms.days}"
+    if len(terms.plans) > 1:
+        told["plans"] = [
+            {"plan": each.plan, "start": f"{each.first}", "end": f"{each.end}"}
+            for each in terms.plans
+        ]
+    return told
 
 
 def _tax_told(profile: BillingProfileRow | None) -> dict[str, str]:

@@ -60,7 +60,7 @@ async def change_settings(
     session: AsyncSession, audit: AuditLog, actor: str, changes: Mapping[str, Any]
 ) -> BillingSettings:
     """Raises BadRequestError where invoices and credit notes would have the same numbers."""
-    row = await session.get_one(BillingSettingsRow, 1, with_for_update=True)
+    row = await session.get_one(BillingSettingsRow, 1, with_for_update={"key_share": True})
     before = settings_view(row).model_dump(exclude={"object", "updated_at"})
     for name, value in changes.items():
         setattr(row, name, value)

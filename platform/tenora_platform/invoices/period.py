@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated
 
@@ -26,6 +27,13 @@ def month_of(time: datetime) -> date:
 def end_of(period: date) -> date:
     """The first day that is not of it."""
     return (period + timedelta(days=31)).replace(day=1)
+
+
+def months_from(period: date, last: datetime) -> Iterator[date]:
+    """The months from this one on that have begun by `last`."""
+    while midnight(period) <= last:
+        yield period
+        period = end_of(period)
 
 
 def before(period: date) -> date:

@@ -27,8 +27,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform import paging
-from tenora_platform.billing.minimums import Stay
+from tenora_platform.billing.terms import Customer, Stay
 from tenora_platform.budgets.tables import CreditGrantRow
+from tenora_platform.invoices.lines import USED, Billed
 from tenora_platform.invoices.tables import (
     BillingProfileRow,
     BillingSettingsRow,
@@ -39,6 +40,7 @@ from tenora_platform.invoices.tables import (
     InvoiceUsageRow,
 )
 from tenora_platform.ledger.tables import LedgerTransactionRow
+from tenora_platform.tenants.plan_history import plan_histories
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.tables import UsageDayRow
 
@@ -57,15 +59,17 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Customer:
+class Invoiced:
     """A tenant as a run sees it. `used`: there are sums of usage before the month's end."""
 
-    id: str
+    customer: Customer
     name: str
-    plan: str
     used: bool
     credited: bool  # there are grants of credit
-    stay: Stay
+
+    @property
+    def id(self) -> str:
+        return self.customer.id
 
 
 async def settings(session: AsyncSession) -> BillingSettingsRow:
@@ -75,12 +79,14 @@ async def settings(session: AsyncSession) -> BillingSettingsRow:
 async def profile(
     session: AsyncSession, tenant_id: str, *, lock: bool = False
 ) -> BillingProfileRow | None:
-    return await session.get(BillingProfileRow, tenant_id, with_for_update=lock or None)
+    return await session.get(
+        BillingProfileRow, tenant_id, with_for_update={"key_share": True} if lock else None
+    )
 
 
 async def customers(
     session: AsyncSession, end: date, *, after: str, limit: int, only: str | None
-) -> list[Customer]:
+) -> list[Invoiced]:
     """Tenants that there were before `end` or that used something, by id, after the one called
     `after`. The platform's own only where one is named."""
     used = (
@@ -93,7 +99,6 @@ async def customers(
         select(
             TenantRow.id,
             TenantRow.name,
-            TenantRow.plan,
             used,
             credited,
             TenantRow.created_at,
@@ -104,10 +109,11 @@ async def customers(
         .limit(limit)
     )
     query = query.where(~TenantRow.internal if only is None else TenantRow.id == only)
-    found = await session.execute(query)
+    found = (await session.execute(query)).all()
+    plans = await plan_histories(session, [row[0] for row in found])
     return [
-        Customer(tenant_id, name, plan, has_used, has_credit, Stay(since, until))
-        for tenant_id, name, plan, has_used, has_credit, since, until in found
+        Invoiced(Customer(tenant_id, plans[tenant_id], Stay(since, until)), name, used, credited)
+        for tenant_id, name, used, credited, since, until in found
     ]
 
 
@@ -129,6 +135,33 @@ async def of_period(
     for row in await session.scalars(query):
         found.setdefault(row.currency, []).append(row)
     return found
+
+
+async def billed(session: AsyncSession, invoice: InvoiceRow) -> dict[date, Billed]:
+    """By month, what the tenant's other invoices that hold have of it in this one's currency. Lines
+    from before they said their month are of their invoice's."""
+    line = InvoiceLineRow
+    month = func.coalesce(line.month, InvoiceRow.period)
+    kinds = (USED, ("included",), ("minimum",))
+    query = (
+        select(
+            month,
+            *(
+                func.coalesce(func.sum(line.amount).filter(line.kind.in_(kind)), 0)
+                for kind in kinds
+            ),
+        )
+        .join(InvoiceRow, InvoiceRow.id == line.invoice_id)
+        .where(
+            InvoiceRow.tenant_id == invoice.tenant_id,
+            InvoiceRow.currency == invoice.currency,
+            InvoiceRow.kind == "invoice",
+            InvoiceRow.status == "final",
+            InvoiceRow.id != invoice.id,
+        )
+        .group_by(month)
+    )
+    return {of: Billed(*amounts) for of, *amounts in await session.execute(query)}
 
 
 async def finals(
@@ -176,7 +209,7 @@ async def get(
     if tenant_id is not None:
         query = query.where(InvoiceRow.tenant_id == tenant_id, InvoiceRow.status != "draft")
     if lock:
-        query = query.with_for_update().execution_options(populate_existing=True)
+        query = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     found: InvoiceRow | None = await session.scalar(query)
     return found
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import TextClause, select, text, tuple_
+from sqlalchemy import TextClause, or_, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.price_lists import HELD_METERS, PriceList
@@ -57,10 +57,11 @@ async def requests_of(
     limit: int,
 ) -> list[Behind]:
     """By time; one more than `limit`. Raises BadRequestError for a page that is none."""
+    spans = await _taken(session, row, line.month or row.period)
     values: dict[str, Any] = {
-        "invoice": row.id,
         "tenant": row.tenant_id,
-        "made": row.finalised_at or row.created_at,
+        "since": [each.since for each in spans],
+        "until": [each.until for each in spans],
         "meter": line.meter,
         "class": line.class_,
         "price": line.price_version_no,
@@ -95,32 +96,70 @@ def _place(at: datetime, key: UUID, sequence: int) -> str:
     return f"{at.astimezone(UTC).isoformat()}~{key.hex}~{sequence}"
 
 
+async def _taken(session: AsyncSession, row: InvoiceRow, month: date) -> list[Span]:
+    """When usage of this month was booked that the invoice took: what no other invoice had that
+    held while it was made."""
+    other = InvoiceRow
+    query = select(other.id, other.taken_at, other.voided_at).where(
+        other.tenant_id == row.tenant_id,
+        other.currency == row.currency,
+        other.kind == "invoice",
+        other.period >= month,
+        other.taken_at <= row.taken_at,
+        or_(other.status != "draft", other.id == row.id),
+    )
+    owned: dict[str, list[Span]] = {}
+    free = [Span(_BEGINNING, _BEGINNING)]  # what nobody has, up to the last taking
+    happened: list[tuple[datetime, str, bool]] = []
+    for id_, taken_at, voided_at in await session.execute(query):
+        assert taken_at is not None  # compared with
+        happened.append((taken_at, id_, True))
+        if voided_at is not None:
+            happened.append((voided_at, id_, False))
+    for at, id_, takes in sorted(happened):
+        if takes:
+            owned[id_] = [*free, Span(max(each.until for each in _all(owned, free)), at)]
+            free = []
+        else:
+            free += owned.pop(id_)
+        if id_ == row.id:
+            break
+    return owned[row.id]
+
+
+class Span(NamedTuple):
+    """After `since`, until `until`."""
+
+    since: datetime
+    until: datetime
+
+
+def _all(owned: Mapping[str, Sequence[Span]], free: Sequence[Span]) -> list[Span]:
+    return [*free, *(span for spans in owned.values() for span in spans)]
+
+
 _TAKEN = """
-  JOIN invoice_usage u ON u.invoice_id = :invoice AND u.series_id = e.series_id
-   AND u.price_version_no = e.price_version_no AND u.day = {day} AND u.{meter} <> 0
-  JOIN usage_days d ON d.tenant_id = :tenant AND d.day = u.day AND d.series_id = u.series_id
-   AND d.price_version_no = u.price_version_no
+  LEFT JOIN late_ratings l ON l.request = {key} AND l.sequence = {sequence}
  WHERE e.tenant_no = (SELECT no FROM tenants WHERE id = :tenant)
    AND e.price_version_no = :price AND s.class = :class
-   AND (d.{meter} = u.{meter} OR e.ingested_at <= :made AND e.ingested_at > coalesce((
-     SELECT max(i.finalised_at) FROM invoice_usage p JOIN invoices i ON i.id = p.invoice_id
-      WHERE p.tenant_id = :tenant AND p.day = u.day AND p.series_id = u.series_id
-        AND p.{meter} <> 0 AND p.price_version_no = u.price_version_no
-        AND i.status = 'final' AND i.id <> :invoice AND i.finalised_at < :made
-   ), '-infinity'))
+   AND EXISTS (
+     SELECT 1 FROM unnest(CAST(:since AS timestamptz[]), CAST(:until AS timestamptz[]))
+         AS taken (since, until)
+      WHERE coalesce(l.rated_at, e.ingested_at) > taken.since
+        AND coalesce(l.rated_at, e.ingested_at) <= taken.until)
 """
-"""What an invoice took of a day's sum; where it did not take all of it, by when it was stored."""
+"""What was booked while the invoice's own spans ran: see `usage.booking`."""
 
 
 def _events(meter: str, part: Part) -> TextClause:
-    taken = _TAKEN.format(day="(e.event_time AT TIME ZONE 'UTC')::date", meter=meter)
+    taken = _TAKEN.format(key="e.request", sequence="e.sequence")
     return text(
         f"""
         SELECT e.request, e.sequence, e.event_time
           FROM usage_events e JOIN usage_series s ON s.id = e.series_id
           {taken}
            AND e.event_time >= :begin AND e.event_time < :end AND {_QUANTITIES[meter]} > 0
-           {part.conditions("u.day")}
+           {part.conditions("(e.event_time AT TIME ZONE 'UTC')::date")}
            AND (e.event_time, e.request, e.sequence) > (:after_time, :after_id, :after_sequence)
          ORDER BY e.event_time, e.request, e.sequence LIMIT :limit
         """
@@ -130,14 +169,14 @@ def _events(meter: str, part: Part) -> TextClause:
 def _occupancy_events(meter: str, part: Part) -> TextClause:
     if meter not in HELD_METERS:
         raise LookupError(f"{meter!r} is not a meter")
-    taken = _TAKEN.format(day="(e.ends AT TIME ZONE 'UTC')::date", meter=meter)
+    taken = _TAKEN.format(key="e.id", sequence="-1")
     return text(
         f"""
         SELECT e.id, e.ends, e.quantity, e.amount
           FROM occupancy_events e JOIN usage_series s ON s.id = e.series_id
           {taken}
            AND e.meter = :meter AND e.ends >= :begin AND e.ends < :end
-           {part.conditions("u.day")}
+           {part.conditions("(e.ends AT TIME ZONE 'UTC')::date")}
            AND (e.ends, e.id, 0) > (:after_time, :after_id, :after_sequence)
          ORDER BY e.ends, e.id LIMIT :limit
         """

@@ -16,6 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
+from tenora_platform.billing.price_lists import Prices
+from tenora_platform.billing.repository import price_lists
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.errors import BadRequestError, ConflictError
 from tenora_platform.invoices import repository
@@ -23,7 +25,7 @@ from tenora_platform.invoices.credit import credit_for
 from tenora_platform.invoices.making import Maker
 from tenora_platform.invoices.period import end_of, midnight, name_of
 from tenora_platform.invoices.price_lists import read_price_versions
-from tenora_platform.invoices.repository import Customer
+from tenora_platform.invoices.repository import Invoiced
 from tenora_platform.invoices.tables import BillingSettingsRow, InvoiceRow
 from tenora_platform.ledger.poster import post_due
 from tenora_platform.ledger.service import Ledger, lock_money
@@ -74,6 +76,7 @@ class InvoiceRuns:
         async with self.db.admin_session() as session:
             settings = await repository.settings(session)
             versions = await read_price_versions(session)
+            prices = Prices(await price_lists(session))
         final = _is_final(wanted, settings, now)
         report = Report(final=final)
         maker = Maker(
@@ -84,6 +87,7 @@ class InvoiceRuns:
             now=now,
             settings=settings,
             versions=versions,
+            prices=prices,
         )
         ends = None if most_s is None else time.monotonic() + most_s
         after = wanted.after
@@ -98,7 +102,7 @@ class InvoiceRuns:
 
     async def _next(
         self, maker: Maker, wanted: Wanted, after: str, report: Report
-    ) -> tuple[list[Customer], str]:
+    ) -> tuple[list[Invoiced], str]:
         """The next tenants that may need an invoice, and the last one looked at ("": of all)."""
         async with self.db.admin_session() as session:
             found = await repository.customers(
@@ -116,30 +120,30 @@ class InvoiceRuns:
         report.empty += len(left) - len(due)
         return due, found[-1].id if len(found) == BATCH else ""
 
-    async def _run_batch(self, maker: Maker, batch: Sequence[Customer], report: Report) -> None:
+    async def _run_batch(self, maker: Maker, batch: Sequence[Invoiced], report: Report) -> None:
         """A few at once, each a transaction."""
         waiting = iter(batch)
 
         async def work() -> None:
-            for customer in waiting:
+            for tenant in waiting:
                 try:
-                    await self._run_tenant(maker, customer, report)
+                    await self._run_tenant(maker, tenant, report)
                 except (SQLAlchemyError, ArithmeticError, ValueError, LookupError) as error:
-                    _log.exception("invoice could not be made", tenant=customer.id)
-                    report.failed.append((customer.id, plain_reason(error)))
+                    _log.exception("invoice could not be made", tenant=tenant.id)
+                    report.failed.append((tenant.id, plain_reason(error)))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(AT_ONCE, len(batch))):
                 group.create_task(work())
 
-    async def _run_tenant(self, maker: Maker, customer: Customer, report: Report) -> None:
+    async def _run_tenant(self, maker: Maker, tenant: Invoiced, report: Report) -> None:
         made: list[InvoiceRow] = []
         unchanged = False
         async with self.db.admin_session() as session:
-            await lock_money(session, customer.id)
-            await post_due(session, self.ledger, customer.id, maker.now)
-            there = await repository.of_period(session, customer.id, maker.period)
-            credit = await self._credit(session, maker, customer, keep=report.final)
+            await lock_money(session, tenant.id)
+            await post_due(session, self.ledger, tenant.id, maker.now)
+            there = await repository.of_period(session, tenant.id, maker.period)
+            credit = await self._credit(session, maker, tenant, keep=report.final)
             for currency in maker.versions.currencies():
                 found = {row.status: row for row in there.get(currency, ())}
                 if "final" in found:
@@ -147,7 +151,7 @@ class InvoiceRuns:
                     continue
                 row = await maker.make(
                     session,
-                    customer,
+                    tenant,
                     currency,
                     credit=credit.get(currency, Decimal(0)),
                     draft=found.get("draft"),
@@ -160,14 +164,14 @@ class InvoiceRuns:
         report.empty += not made and not unchanged
 
     async def _credit(
-        self, session: AsyncSession, maker: Maker, customer: Customer, *, keep: bool
+        self, session: AsyncSession, maker: Maker, tenant: Invoiced, *, keep: bool
     ) -> dict[str, Decimal]:
-        if not customer.credited:
+        if not tenant.credited:
             return {}
         return await credit_for(
             session,
             self.ledger,
-            customer.id,
+            tenant.id,
             maker.versions.currencies(),
             until=midnight(end_of(maker.period)),
             now=maker.now,

@@ -60,11 +60,22 @@ class Party(BaseModel):
     tenant: str | None = None
 
 
+class PlanSpan(BaseModel):
+    """A plan from its `start` until before its `end`."""
+
+    plan: str
+    start: date
+    end: date
+
+
 class InvoiceTerms(BaseModel):
-    """What applied. `tax_rate` in percent; `minimum_days`, such as `5/30`: of these days of the
-    month the minimum is, in the tenant's first or last one."""
+    """The terms that applied in the month. `plan` is that of its last day; `plans` lists all, if
+    there were several: minimum and included usage are those of each day, shared out over the month.
+    `tax_rate` is in percent; `minimum_days`, such as `5/30`, are the days of the month on which the
+    tenant was there, if not all."""
 
     plan: str | None = None
+    plans: list[PlanSpan] | None = None
     minimum: str | None = None
     minimum_days: str | None = None
     included: str | None = None
@@ -217,7 +228,7 @@ def line_view(line: InvoiceLineRow, row: InvoiceRow) -> InvoiceLine:
     return InvoiceLine(
         no=line.no,
         kind=line.kind,
-        description=_description(line, row.terms),
+        description=_description(line, row.period, row.terms),
         month=name_of(line.month) if line.month else None,
         meter=line.meter,
         class_=line.class_,
@@ -231,16 +242,16 @@ def line_view(line: InvoiceLineRow, row: InvoiceRow) -> InvoiceLine:
     )
 
 
-def _description(line: InvoiceLineRow, terms: Mapping[str, Any]) -> str:
+def _description(line: InvoiceLineRow, period: date, terms: Mapping[str, Any]) -> str:
     """In words, of Latin letters only."""
     if line.kind == "tax":
         return f"{terms.get('tax_name') or 'Tax'} {terms.get('tax_rate', '')}%".replace(" %", "")
     label = _LABELS.get(line.meter or line.kind, line.meter or line.kind)
     class_ = f", class {line.class_}" if line.class_ else ""
-    late = (
-        f", late usage of {name_of(line.month)}" if line.kind == "adjustment" and line.month else ""
-    )
-    return f"{label}{class_}{late}"
+    if line.month is None or line.month == period:
+        return f"{label}{class_}"
+    late = "late usage of " if line.kind == "adjustment" else ""
+    return f"{label}{class_}, {late}{name_of(line.month)}"
 
 
 class RunBody(Body):

@@ -30,6 +30,7 @@ from tenora_platform.invoices.tables import InvoiceLineRow, InvoicePaymentRow, I
 from tenora_platform.ledger.accounts import revenue
 from tenora_platform.ledger.service import Ledger, lock_money
 from tenora_platform.ledger.tables import LedgerTransactionRow
+from tenora_platform.usage.booking import clock
 
 CREDIT_NOTE = "credit_note"
 PAYMENT = "payment"
@@ -63,7 +64,7 @@ class InvoiceService:
         if row.ledger_transaction_id is not None:
             posted = await self.session.get_one(LedgerTransactionRow, row.ledger_transaction_id)
             await self.ledger.reverse(self.session, posted, note=f"{row.number} is void")
-        row.status, row.reason, row.voided_at = "void", reason, datetime.now(UTC)
+        row.status, row.reason, row.voided_at = "void", reason, await clock(self.session)
         told: dict[str, str | None] = summary(row) | {"reason": reason}
         await events.add(
             self.session, tenant_id=row.tenant_id, type="invoice.void", once=row.id, data=told

@@ -99,6 +99,7 @@ class InvoiceRow(Base):
     finalised_at: Mapped[datetime | None] = mapped_column(_Time)
     due_at: Mapped[datetime | None] = mapped_column(_Time)
     voided_at: Mapped[datetime | None] = mapped_column(_Time)
+    taken_at: Mapped[datetime | None] = mapped_column(_Time)  # usage booked by then; see `booking`
 
 
 class InvoiceLineRow(Base):

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.billing.price_lists import METERS
 from tenora_platform.invoices.lines import Used
 from tenora_platform.invoices.tables import InvoiceRow
+from tenora_platform.usage.booking import begin_taking
 from tenora_platform.usage.sums import AMOUNTS
 
 _COLUMNS = (*METERS, *AMOUNTS.values())
@@ -51,6 +52,7 @@ async def take_usage(
     """Give the invoice all usage before `end` that no invoice has had, at these price versions (its
     currency's), and return it by month, meter, class and version. One statement: what is stored
     meanwhile is in it as a whole or not at all."""
+    invoice.taken_at = await begin_taking(session, invoice.tenant_id)
     values = {"invoice": invoice.id, "tenant": invoice.tenant_id, "end": end}
     await session.execute(_TAKE, {**values, "prices": list(prices)})
     found = await session.execute(_SUMS, {"invoice": invoice.id})

@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.rating import exact_sum
+from tenora_platform.billing.tenant_terms import tenant_terms
 from tenora_platform.budgets import repository
 from tenora_platform.budgets.credit import Spell, close, expired_of, paid_by, spells_of
 from tenora_platform.budgets.tables import CreditGrantRow
@@ -50,9 +51,10 @@ class _Posted:
 
 async def credit_shares(session: AsyncSession, tenant_id: str, until: datetime) -> list[Share]:
     """What each grant has paid of the usage before `until`, by now; posts nothing. Credit pays for
-    usage as it was rated and as budgets count it: for no minimum and no tax."""
+    usage beyond what the plan includes, as it was rated: for no minimum and no tax."""
     grants = await repository.grants(session, tenant_id)
-    return _shares(grants, await spells_of(session, tenant_id, grants, until))
+    terms = await tenant_terms(session, tenant_id)
+    return _shares(grants, await spells_of(session, tenant_id, grants, terms, until))
 
 
 async def apply_credits(
@@ -65,7 +67,8 @@ async def apply_credits(
     await lock_money(session, tenant_id)
     grants = await repository.grants(session, tenant_id, lock=True)
     last = max((until, *(when for when, _ in expired_of(grants, now))))
-    spells = await spells_of(session, tenant_id, grants, until, last)
+    terms = await tenant_terms(session, tenant_id)
+    spells = await spells_of(session, tenant_id, grants, terms, until, last)
     close(grants, spells, now)
     shares = _shares(grants, [each for each in spells if each.end <= until])
     posted = await _posted(session, tenant_id)

@@ -22,7 +22,7 @@ async def list_keys(session: AsyncSession, *, after: str | None, limit: int) -> 
 
 async def get_key(session: AsyncSession, key_id: str) -> AdminKeyRow | None:
     """The row, locked."""
-    return await session.get(AdminKeyRow, key_id, with_for_update=True)
+    return await session.get(AdminKeyRow, key_id, with_for_update={"key_share": True})
 
 
 async def find_keys(session: AsyncSession, prefix: str) -> list[AdminKeyRow]:
@@ -43,7 +43,7 @@ async def made_by(session: AsyncSession, makers: Iterable[str]) -> list[AdminKey
     while asked:
         theirs = or_(AdminKeyRow.created_by.in_(asked), AdminKeyRow.secret_by.in_(asked))
         query = select(AdminKeyRow).where(theirs)
-        rows = await session.scalars(query.order_by(AdminKeyRow.id).with_for_update())
+        rows = await session.scalars(query.order_by(AdminKeyRow.id).with_for_update(key_share=True))
         new = [row for row in rows if row.id not in found]
         found |= {row.id: row for row in new}
         asked = [f"admin_key:{row.id}" for row in new]
@@ -58,7 +58,9 @@ async def half_known_to(session: AsyncSession, maker: str) -> list[AdminKeyRow]:
         AdminKeyRow.previous_by == maker,
         AdminKeyRow.previous_expires_at > func.now(),
     )
-    return list(await session.scalars(query.order_by(AdminKeyRow.id).with_for_update()))
+    return list(
+        await session.scalars(query.order_by(AdminKeyRow.id).with_for_update(key_share=True))
+    )
 
 
 async def has_other_owner(session: AsyncSession, key_ids: Collection[str]) -> bool:

@@ -107,7 +107,7 @@ async def get_invitation(
     query = select(InvitationRow).where(
         InvitationRow.tenant_id.is_not_distinct_from(tenant_id), InvitationRow.id == invitation_id
     )
-    found: InvitationRow | None = await session.scalar(query.with_for_update())
+    found: InvitationRow | None = await session.scalar(query.with_for_update(key_share=True))
     return found
 
 
@@ -117,7 +117,7 @@ async def invitation_of_hash(
     """With `lock` as it is now, until the transaction ends: it is used once."""
     query = select(InvitationRow).where(InvitationRow.hash == digest)
     if lock:
-        query = query.with_for_update().execution_options(populate_existing=True)
+        query = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     found: InvitationRow | None = await session.scalar(query)
     return found
 
@@ -135,7 +135,7 @@ async def open_invitations_of(
     if tenant_id is not None:
         query = query.where(InvitationRow.tenant_id == tenant_id)
     order = (func.coalesce(InvitationRow.tenant_id, ""), InvitationRow.id)
-    return list(await session.scalars(query.order_by(*order).with_for_update()))
+    return list(await session.scalars(query.order_by(*order).with_for_update(key_share=True)))
 
 
 async def last_removal(

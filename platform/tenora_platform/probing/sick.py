@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 async def warn(session: AsyncSession, version_id: str) -> None:
     """The version's report has the warning from now on: weights never change."""
-    row = await session.get_one(AdapterVersionRow, version_id, with_for_update=True)
+    row = await session.get_one(AdapterVersionRow, version_id, with_for_update={"key_share": True})
     report = ValidationReport.model_validate(row.report or {"problems": []})
     if any(each.code == SickWeightsError.code for each in report.warnings):
         return

@@ -186,7 +186,7 @@ class Prober:
 
 async def _warn(session: AsyncSession, version: AdapterVersionRow, findings: Findings) -> None:
     """The version's report has the warning as long as it holds."""
-    row = await session.get_one(AdapterVersionRow, version.id, with_for_update=True)
+    row = await session.get_one(AdapterVersionRow, version.id, with_for_update={"key_share": True})
     report = ValidationReport.model_validate(row.report or {"problems": []})
     report.warnings = [each for each in report.warnings if each.code != NO_EFFECT]
     if not findings.differs:

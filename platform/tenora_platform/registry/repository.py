@@ -37,7 +37,7 @@ async def adapter_by_name(
         AdapterRow.deleted_at.is_(None),
     )
     found: AdapterRow | None = await session.scalar(
-        query.with_for_update() if for_update else query
+        query.with_for_update(key_share=True) if for_update else query
     )
     return found
 
@@ -356,7 +356,7 @@ async def expire_uploads(session: AsyncSession, now: datetime, limit: int) -> di
         select(UploadRow.id)
         .where(UploadRow.status.in_(OPEN), UploadRow.expires_at <= now)
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(key_share=True, skip_locked=True)
     )
     statement = (
         update(UploadRow)

@@ -119,7 +119,7 @@ async def lapsed(session: AsyncSession, limit: int) -> Sequence[str]:
         select(UploadRow.id)
         .where(UploadRow.status == RECEIVING, UploadRow.expires_at <= func.now())
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(key_share=True, skip_locked=True)
     )
     ended = delete(UploadRow).where(UploadRow.id.in_(due)).returning(UploadRow.id)
     return (await session.scalars(ended)).all()

@@ -320,7 +320,7 @@ class Uploads:
             UploadRow.status != RECEIVING,
         )
         row: UploadRow | None = await session.scalar(
-            query.with_for_update() if for_update else query
+            query.with_for_update(key_share=True) if for_update else query
         )
         if row is None:
             raise NotFoundError(f"There is no upload {upload_id[:80]!r}.", param="upload_id")

@@ -103,7 +103,7 @@ async def running_rollout(session: AsyncSession, adapter_id: str, alias: str) ->
             RolloutRow.alias == alias,
             RolloutRow.state == "running",
         )
-        .with_for_update()
+        .with_for_update(key_share=True)
     )
     found: RolloutRow | None = await session.scalar(query)
     return found
@@ -124,7 +124,7 @@ async def adapter_of(session: AsyncSession, adapter_id: str) -> AdapterRow | Non
     query = (
         select(AdapterRow)
         .where(AdapterRow.id == adapter_id, AdapterRow.deleted_at.is_(None))
-        .with_for_update()
+        .with_for_update(key_share=True)
     )
     found: AdapterRow | None = await session.scalar(query)
     return found

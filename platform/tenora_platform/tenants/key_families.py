@@ -58,14 +58,14 @@ async def children_of(session: AsyncSession, tenant_id: str, key_id: str) -> lis
         literal(key_id) == any_(ApiKeyRow.lineage),
         ApiKeyRow.revoked_at.is_(None),
     )
-    query = query.order_by(ApiKeyRow.id).with_for_update()
+    query = query.order_by(ApiKeyRow.id).with_for_update(key_share=True)
     return list(await session.scalars(query.execution_options(populate_existing=True)))
 
 
 async def made_by(session: AsyncSession, tenant_id: str, maker: str) -> list[ApiKeyRow]:
     """Those that have not been revoked and that this actor created, or has a secret of; locked."""
     query = select(ApiKeyRow).where(ApiKeyRow.tenant_id == tenant_id, known_to(ApiKeyRow, [maker]))
-    query = query.order_by(ApiKeyRow.id).with_for_update()
+    query = query.order_by(ApiKeyRow.id).with_for_update(key_share=True)
     return list(await session.scalars(query.execution_options(populate_existing=True)))
 
 

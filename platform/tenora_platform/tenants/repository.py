@@ -89,7 +89,9 @@ async def lock_tenant_name(session: AsyncSession, name: str) -> None:
 async def get_tenant(
     session: AsyncSession, tenant_id: str, *, lock: bool = False
 ) -> TenantRow | None:
-    return await session.get(TenantRow, tenant_id, with_for_update=lock or None)
+    return await session.get(
+        TenantRow, tenant_id, with_for_update={"key_share": True} if lock else None
+    )
 
 
 async def require_not_erased(session: AsyncSession, tenant_id: str) -> None:
@@ -122,5 +124,7 @@ async def get_key(
     session: AsyncSession, tenant_id: str, key_id: str, *, lock: bool = False
 ) -> ApiKeyRow | None:
     query = select(ApiKeyRow).where(ApiKeyRow.tenant_id == tenant_id, ApiKeyRow.id == key_id)
-    found: ApiKeyRow | None = await session.scalar(query.with_for_update() if lock else query)
+    found: ApiKeyRow | None = await session.scalar(
+        query.with_for_update(key_share=True) if lock else query
+    )
     return found

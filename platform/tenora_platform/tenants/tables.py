@@ -86,6 +86,17 @@ class TenantRow(Base):
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 
+class TenantPlanRow(Base):
+    """The plan that a tenant has from `since` until its next row's. A trigger on `tenants` writes
+    it, whoever changes the plan."""
+
+    __tablename__ = "tenant_plans"
+
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"), primary_key=True)
+    since: Mapped[datetime] = mapped_column(_Time, primary_key=True)
+    plan: Mapped[str] = mapped_column(Text, ForeignKey("plans.name"))
+
+
 class ApiKeyRow(_Capped, KeptKey, Base):
     """One API key of a tenant's."""
 

@@ -22,6 +22,7 @@ from tenora_platform.db import Database
 from tenora_platform.live.noticing import note
 from tenora_platform.live.topics import topics_of_table
 from tenora_platform.usage import repository
+from tenora_platform.usage.booking import begin_booking
 from tenora_platform.usage.records import (
     NO_TENANT,
     BadRecordError,
@@ -123,7 +124,7 @@ class UsageBooks:
     ) -> list[Charge]:
         if not events:
             return []
-        now = await repository.clock(session)
+        now = await begin_booking(session, {event.series.tenant_id for event, _ in events})
         priced = [billable(event) for event, _ in events]
         rated = await rate_events(session, priced)
         rows, sums, charges = [], Sums(), []

@@ -16,9 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.billing.price_lists import Meter
 from tenora_platform.billing.rating import Billable, Rating
 from tenora_platform.billing.service import rate_events
+from tenora_platform.billing.waiting import NO_SEQUENCE, note_late
 from tenora_platform.budgets.accounts import Charge, charge_for
 from tenora_platform.db import Database
-from tenora_platform.usage import repository
+from tenora_platform.usage.booking import begin_booking
 from tenora_platform.usage.books import OvertakenError
 from tenora_platform.usage.seal import OCCUPANCY_COLUMNS, Seals
 from tenora_platform.usage.series import Place, Series, SeriesBook
@@ -77,7 +78,7 @@ class OccupancyBooks:
     ) -> list[Charge]:
         if not new:
             return []
-        now = await repository.clock(session)
+        now = await begin_booking(session, {each.series.tenant_id for each, _ in new})
         rated = await rate_events(session, [each.billable for each, _ in new])
         rows: list[dict[str, Any]] = []
         unrated: list[dict[str, Any]] = []
@@ -115,6 +116,7 @@ async def rate_waiting_occupancy(db: Database) -> int:
     seals, after, rated = Seals(db.secret), 0, 0
     while True:
         async with db.admin_session() as session:
+            now = await begin_booking(session)
             query = (
                 select(UnratedEventRow, OccupancyEventRow, UsageSeriesRow)
                 .join(OccupancyEventRow, OccupancyEventRow.id == UnratedEventRow.occupancy_id)
@@ -122,19 +124,20 @@ async def rate_waiting_occupancy(db: Database) -> int:
                 .where(UnratedEventRow.no > after)
                 .order_by(UnratedEventRow.no)
                 .limit(_BATCH)
-                .with_for_update(of=UnratedEventRow, skip_locked=True)
+                .with_for_update(of=UnratedEventRow, key_share=True, skip_locked=True)
             )
             found = [(mark, row, series) for mark, row, series in await session.execute(query)]
             if not found:
                 return rated
             after = found[-1][0].no
-            rated += await _rate_again(session, seals, found)
+            rated += await _rate_again(session, seals, found, now)
 
 
 async def _rate_again(
     session: AsyncSession,
     seals: Seals,
     found: Sequence[tuple[UnratedEventRow, OccupancyEventRow, UsageSeriesRow]],
+    now: datetime,
 ) -> int:
     """What has been changed by hand is not sealed anew: the reconciliation names it."""
     whole = [each for each in found if seals.occupancy(_values(each[1])) == each[1].seal]
@@ -155,6 +158,7 @@ async def _rate_again(
         await session.execute(
             update(OccupancyEventRow).where(OccupancyEventRow.id == row.id).values(**price)
         )
+        await note_late(session, [(event.tenant_id, row.id, NO_SEQUENCE)], now)
         await session.execute(delete(UnratedEventRow).where(UnratedEventRow.no == mark.no))
     await sums.write(session)
     return done

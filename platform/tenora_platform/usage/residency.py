@@ -19,7 +19,7 @@ from tenora_platform.budgets.accounts import Charge
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.ids import split_id
 from tenora_platform.registry.tables import AdapterVersionRow
-from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.tenants.plan_history import PlanHistory, plan_histories
 from tenora_platform.usage import repository
 from tenora_platform.usage.occupancy import Occupancy, OccupancyBooks
 from tenora_platform.usage.records import occupancy_letter_values
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Known(NamedTuple):
-    plans: dict[str, str]  # of the tenants
+    plans: dict[str, PlanHistory]  # by tenant
     versions: dict[tuple[str, str], AdapterVersionRow]  # by tenant and digest, the newest
 
 
@@ -90,8 +90,7 @@ class ResidencyBooks:
 
 async def _known(session: AsyncSession, records: Sequence[OccupancyRecord]) -> _Known:
     tenants = {record.tenant for record in records}
-    query = select(TenantRow.id, TenantRow.plan).where(TenantRow.id.in_(tenants))
-    plans = {row.id: row.plan for row in await session.execute(query)}
+    plans = await plan_histories(session, tenants)
     pairs = {(record.tenant, record.adapter_digest) for record in records}
     rows = await session.scalars(
         select(AdapterVersionRow)
@@ -112,6 +111,7 @@ def _occupancy(record: OccupancyRecord, known: _Known, model: str) -> Occupancy:
         raise ValueError(f"{record.kb_s} kB-seconds are not possible")
     begins = datetime.fromtimestamp(record.begins_s, UTC)
     ends = datetime.fromtimestamp(record.ends_s, UTC)
+    last = max(ends - _MOMENT, begins)  # what ends at midnight is of the day before
     version = known.versions.get((record.tenant, record.adapter_digest))
     series = Series(
         tenant_id=record.tenant,
@@ -121,7 +121,7 @@ def _occupancy(record: OccupancyRecord, known: _Known, model: str) -> Occupancy:
         adapter_id=None if version is None else version.adapter_id,
         adapter_version_id=None if version is None else version.id,
         adapter_digest=record.adapter_digest,
-        plan=known.plans[record.tenant],
+        plan=known.plans[record.tenant].at(last),
     )
     meter: Meter = "device_residency" if record.tier == "device" else "host_residency"
     return Occupancy(
@@ -130,5 +130,5 @@ def _occupancy(record: OccupancyRecord, known: _Known, model: str) -> Occupancy:
         meter=meter,
         quantity=record.kb_s,
         begins=begins,
-        ends=max(ends - _MOMENT, begins),  # what ends at midnight is of the day before
+        ends=last,
     )

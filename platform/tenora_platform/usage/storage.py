@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from hashlib import sha256
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -19,7 +18,7 @@ from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.registry.tables import AdapterVersionRow
-from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.tenants.plan_history import PlanHistory, plan_histories
 from tenora_platform.usage.occupancy import Occupancy, OccupancyBooks
 from tenora_platform.usage.series import Series
 from tenora_platform.usage.sink import Told
@@ -105,7 +104,7 @@ class StorageDays:
             if not rows:
                 return count
             after = rows[-1][0].id
-            found = [_occupancy(version, plan, day, model) for version, plan in rows]
+            found = [_occupancy(version, plans, day, model) for version, plans in rows]
             events = [each for each in found if each is not None]
             charges = await self._books.store(events)
             if charges and self._told is not None:
@@ -115,12 +114,11 @@ class StorageDays:
 
 async def _stored_on(
     session: AsyncSession, day: date, after: str
-) -> list[tuple[AdapterVersionRow, str]]:
+) -> list[tuple[AdapterVersionRow, PlanHistory]]:
     """Versions that were there at some time of the day, with their tenants' plans."""
     begins = datetime.combine(day, time(), UTC)
-    query: Any = (
-        select(AdapterVersionRow, TenantRow.plan)
-        .join(TenantRow, TenantRow.id == AdapterVersionRow.tenant_id)
+    query = (
+        select(AdapterVersionRow)
         .where(
             AdapterVersionRow.id > after,
             AdapterVersionRow.activated_at < begins + _DAY,
@@ -129,10 +127,14 @@ async def _stored_on(
         .order_by(AdapterVersionRow.id)
         .limit(_BATCH)
     )
-    return [(version, plan) for version, plan in await session.execute(query)]
+    found = (await session.scalars(query)).all()
+    plans = await plan_histories(session, {version.tenant_id for version in found})
+    return [(version, plans[version.tenant_id]) for version in found]
 
 
-def _occupancy(version: AdapterVersionRow, plan: str, day: date, model: str) -> Occupancy | None:
+def _occupancy(
+    version: AdapterVersionRow, plans: PlanHistory, day: date, model: str
+) -> Occupancy | None:
     """Of one version in one day; what is less than a kB hour is carried to the next."""
     assert version.activated_at is not None  # asked for
     first = datetime.combine(day, time(), UTC)
@@ -156,7 +158,7 @@ def _occupancy(version: AdapterVersionRow, plan: str, day: date, model: str) -> 
         adapter_id=version.adapter_id,
         adapter_version_id=version.id,
         adapter_digest=version.digest,
-        plan=plan,
+        plan=plans.at(until - _MICRO),
     )
     bits = sha256(f"stored {version.id} {day.isoformat()}".encode()).digest()[:16]
     return Occupancy(UUID(bytes=bits), series, "stored", quantity, begins, until - _MICRO)

@@ -105,6 +105,18 @@ class UnratedEventRow(Base):
     since: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 
+class LateRatingRow(Base):
+    """When an event was rated that had waited for a price: it counts as booked from then on.
+    Occupancy has its id as `request`, and -1 as `sequence`."""
+
+    __tablename__ = "late_ratings"
+
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    request: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    sequence: Mapped[int] = mapped_column(Integer, primary_key=True)
+    rated_at: Mapped[datetime] = mapped_column(_Time)
+
+
 class DeadLetterRow(Base):
     """A record that could not be billed as it was. Kept whole, with the reason; once there is an
     event of its request and sequence, or the occupancy that `request` without a sequence names, it

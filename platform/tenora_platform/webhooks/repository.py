@@ -44,7 +44,7 @@ async def get_endpoint(
         WebhookEndpointRow.deleted_at.is_(None),
     )
     found: WebhookEndpointRow | None = await session.scalar(
-        query.with_for_update() if lock else query
+        query.with_for_update(key_share=True) if lock else query
     )
     return found
 
@@ -60,7 +60,9 @@ async def leading_where_said(
         WebhookEndpointRow.disabled_at.is_(None),
         said_by.in_(makers),
     )
-    return list(await session.scalars(query.order_by(WebhookEndpointRow.id).with_for_update()))
+    return list(
+        await session.scalars(query.order_by(WebhookEndpointRow.id).with_for_update(key_share=True))
+    )
 
 
 def endpoints_there(tenant_id: str | None) -> Select[Any]:
@@ -139,7 +141,7 @@ async def get_delivery(
         select(WebhookDeliveryRow, EventRow.type)
         .join(EventRow, EventRow.id == WebhookDeliveryRow.event_id)
         .where(WebhookDeliveryRow.id == delivery_id, WebhookDeliveryRow.endpoint_id == endpoint_id)
-        .with_for_update(of=WebhookDeliveryRow)
+        .with_for_update(of=WebhookDeliveryRow, key_share=True)
     )
     found = (await session.execute(query)).first()
     return None if found is None else (found[0], found[1])
@@ -152,7 +154,7 @@ async def fan_out(session: AsyncSession, limit: int) -> int:
         select(WebhookQueueRow.event_id)
         .order_by(WebhookQueueRow.event_id)
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(key_share=True, skip_locked=True)
     )
     ids = list(await session.scalars(taken))
     if not ids:
@@ -240,7 +242,7 @@ _CLAIM = text(
     ), claimed AS (
       SELECT d.id FROM webhook_deliveries d JOIN ranked USING (id)
        WHERE ranked.place <= :of_tenant AND d.state = 'waiting' AND d.next_at <= now()
-       ORDER BY ranked.place, d.next_at LIMIT :limit FOR UPDATE OF d SKIP LOCKED
+       ORDER BY ranked.place, d.next_at LIMIT :limit FOR NO KEY UPDATE OF d SKIP LOCKED
     )
     UPDATE webhook_deliveries d
        SET claimed_until = now() + make_interval(secs => :lease_s),
