@@ -1,6 +1,6 @@
 """The plan a tenant had at each time, kept by the database itself.
 
-Revision: 0052, after 0049
+Revision: 0052, after 0051
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from alembic import op
 from tenora_platform.isolation import enable_tenant_isolation, only_the_operator_writes
 
 revision = "0052"
-down_revision = "0049"
+down_revision = "0051"
 branch_labels = None
 depends_on = None
 

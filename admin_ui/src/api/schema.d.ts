@@ -7231,8 +7231,7 @@ export interface components {
         /**
          * LineDetails
          * @description What a line, or the requested part of it, consists of. The quantities and exact amounts of
-         *     all pages add up to the line's; requests can differ from it by late usage, which is on a later
-         *     invoice.
+         *     all pages add up to the line's.
          */
         LineDetails: {
             /** Data */
