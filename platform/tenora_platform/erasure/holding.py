@@ -16,7 +16,7 @@ async def hold_erasures(session: AsyncSession, audit: AuditLog, actor: str) -> l
     query = select(TenantRow).where(
         TenantRow.erase_after.is_not(None), TenantRow.erased_at.is_(None)
     )
-    held = list(await session.scalars(query.order_by(TenantRow.id).with_for_update()))
+    held = list(await session.scalars(query.order_by(TenantRow.id).with_for_update(key_share=True)))
     for row in held:
         due, row.erase_after = row.erase_after, None
         await audit.append(
