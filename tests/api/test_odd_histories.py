@@ -59,6 +59,7 @@ async def test_any_history_and_any_field(api: Api) -> None:
         bodies.append(body)
 
     collect()
+    bodies.append({"model": "fake-base", "messages": [{"role": "user", "content": "x"}]})
     for body in bodies:
         answer = await api.call(
             tenant.key,

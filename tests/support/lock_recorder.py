@@ -56,7 +56,9 @@ class LockOrder:
 
 
 def _locks_of(statement: str, parameters: Any) -> Iterator[str]:
-    if "pg_advisory_xact_lock" in statement:
+    if "pg_advisory_xact_lock_shared" in statement and "names" in parameters:
+        yield from {each.partition(":")[0]: None for each in parameters["names"]}
+    elif "pg_advisory_xact_lock" in statement:
         name = _ID.sub("ID", str(parameters["name"]))
         yield name if name in ("audit:operator", "rights:operator") else name.partition(":")[0]
     elif _ROWS.search(statement):

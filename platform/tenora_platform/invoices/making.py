@@ -175,8 +175,12 @@ class Maker:
             action="invoice.finalise",
             target=row.id,
             tenant_id=row.tenant_id,
-            after=told | {"digest": await digest_of(session, row)},
+            after=told | _of_taking(row) | {"digest": await digest_of(session, row)},
         )
+
+
+def _of_taking(row: InvoiceRow) -> dict[str, str]:
+    return {} if row.taken_at is None else {"taken_at": row.taken_at.isoformat()}
 
 
 async def post(

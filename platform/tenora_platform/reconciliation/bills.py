@@ -31,6 +31,7 @@ class BillRow:
     lines: str
     reason: str | None
     voided_at: str | None
+    taken_at: str | None
     posted: str | None
     digest: str | None  # where it was asked for
 
@@ -94,6 +95,9 @@ def _compare_bill(
         )
     if void is not None and void.get("voided_at") not in (None, row.voided_at):
         found.add(Kind.INVOICE_CHANGED, *row.tell, void["voided_at"], row.voided_at)
+    # Of an invoice from before this was written down, its row alone knows.
+    if row.taken_at != final.get("taken_at", row.taken_at if row.kind == "invoice" else None):
+        found.add(Kind.INVOICE_CHANGED, *row.tell, final.get("taken_at"), row.taken_at)
     if (row.voided_at is not None) != (void is not None):
         found.add(Kind.INVOICE_CHANGED, *row.tell, status, f"void since {row.voided_at}")
     if row.lines != row.total:

@@ -4,7 +4,7 @@ Rows of events come through a server-side cursor, in binary. It compares nothing
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, LiteralString
 from uuid import UUID
@@ -283,14 +283,18 @@ class Snapshot:
         rows = self.all(
             "SELECT i.id, i.tenant_id, i.kind, i.status, i.period, i.number, i.total::text,"
             " coalesce((SELECT sum(l.amount) FROM invoice_lines l WHERE l.invoice_id = i.id),"
-            " 0)::numeric(38, 12)::text, i.reason, i.voided_at, (SELECT sum(e.amount)::text"
+            " 0)::numeric(38, 12)::text, i.reason, i.voided_at, i.taken_at,"
+            " (SELECT sum(e.amount)::text"
             " FROM ledger_entries e JOIN ledger_accounts a ON a.id = e.account_id"
             " JOIN ledger_transactions t ON t.id = e.transaction_id"
             " WHERE t.id = i.ledger_transaction_id AND t.kind = i.kind AND t.reference = i.id"
             f" AND a.name = 'receivable'), {'d.digest' if digests else 'NULL'}"
             f" FROM invoices i {told} WHERE i.status <> 'draft'"
         )
-        return [replace(BillRow(*row), voided_at=row[9] and row[9].isoformat()) for row in rows]
+        return [
+            BillRow(*row[:9], *(at and at.isoformat() for at in row[9:11]), *row[11:])
+            for row in rows
+        ]
 
     def payments(self) -> dict[str, dict[str, Any]]:
         rows = self.all(

@@ -38,6 +38,7 @@ from tenora_platform.tenants.schemas import (
     NewApiKey,
 )
 from tenora_platform.tenants.tables import ApiKeyRow
+from tenora_platform.webhooks.repository import leading_where_said
 from tenora_platform.webhooks.service import disable_made_by
 
 
@@ -125,6 +126,7 @@ class ApiKeyService:
         key that is."""
         await take(self._session, self.tenant_id)
         row = await self._row(key_id, lock=True)
+        await self._lock_what_follows(row)
         if row.revoked_at is not None:
             raise ConflictError("This key has been revoked; create a new one.", code="key_ended")
         changes = body.model_dump(exclude_unset=True)
@@ -167,6 +169,7 @@ class ApiKeyService:
         and keep it when it ends."""
         await take(self._session, self.tenant_id)
         row = await self._row(key_id, lock=True)
+        await self._lock_what_follows(row)
         if self._asker_id not in (None, row.id, *row.lineage):
             raise ForbiddenError(
                 "A key can rotate itself and the keys that come from it. Rotate this one with "
@@ -192,6 +195,7 @@ class ApiKeyService:
         no error. Raises NotFoundError."""
         await take(self._session, self.tenant_id)
         row = await self._row(key_id, lock=True)
+        await self._lock_what_follows(row)
         ended = [row.id, *await self._end_children(row)]
         if row.revoked_at is None:
             await self._end(row)
@@ -214,6 +218,13 @@ class ApiKeyService:
             else:
                 ended += (await self.revoke(row.id)).ids
         return ended
+
+    async def _lock_what_follows(self, row: ApiKeyRow) -> None:
+        """The keys that come from it and their webhooks: rows are locked before anything is
+        audited (decision 56)."""
+        family = [row, *await self._children(row)]
+        makers = [f"api_key:{each.id}" for each in family]
+        await leading_where_said(self._session, self.tenant_id, makers)
 
     async def _children(self, row: ApiKeyRow) -> list[ApiKeyRow]:
         return await children_of(self._session, self.tenant_id, row.id)
