@@ -15,11 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tenora_engine.priority import stand_behind
 from tenora_platform.apart.tasks import TASKS, Task
 from tenora_platform.intake.confinement import confine, limit
 
 FDS = 2
 """Come with each request: a file with the question, and where the answer goes."""
+
+NICE = 5  # users' texts wait for tokens, a little: it leads a session of its own
 
 Answer = Callable[[bytes], bytes]
 
@@ -59,6 +62,7 @@ def _do(owner: socket.socket, task: Task, answer: Answer, fds: list[int]) -> NoR
 
 
 def main() -> None:
+    stand_behind(NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is our owner's affair
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what has ended is gone
     comm = Path("/proc/self/comm")
