@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from statistics import mode
 
 import psycopg
 import pytest
@@ -159,7 +158,7 @@ async def test_connections_are_bounded(servers: Servers) -> None:
                 seen.append(count)
                 await asyncio.sleep(0.05)
         await working
-        assert mode(seen) == 6, seen
+        assert seen.count(6) > 3, seen
         # The server's process of a closed connection may end after the next one has begun.
         assert max(seen) <= 8, seen
     finally:
