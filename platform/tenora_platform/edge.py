@@ -141,7 +141,9 @@ class EdgeRoute(APIRoute):
                 body.allow(BODY_BYTES_MAX)
             if takes_json and not body.ended:
                 read_as_json(request.scope)
-            whole = body.ended or takes_json  # what is read as it comes comes once
+            # What is read as it comes comes once.
+            again = body.ended or takes_json
+            answering = partial(repeated, read_and_answer) if again else read_and_answer
             read = _Read(request.scope, request.receive)
             read.beside = partial(_beside, request)
             place = None if self.serves_inference else _place(request)
@@ -150,7 +152,7 @@ class EdgeRoute(APIRoute):
                 if place is not None and (body.ended or not takes_json):
                     await place.enter()
                 with asking(_asker(request)):
-                    answer = await (repeated if whole else _once)(read_and_answer, read)
+                    answer = await answering(read)
                 if place is not None and isinstance(answer, StreamingResponse):
                     _make_in_places(answer, place)
                 if answer.media_type == "text/event-stream":  # it may fail yet
@@ -164,10 +166,6 @@ class EdgeRoute(APIRoute):
                     place.leave()
 
         return handle
-
-
-async def _once(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
-    return await answer(request)
 
 
 def _place(request: Request) -> Place | None:

@@ -24,8 +24,8 @@ def hostile_command(
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
-    """What a tenant that sends the worst inputs to every route costs another, whose P99s are to
-    stay within 1.5 times quiet plus 50 ms; exit status 1 where one does not."""
+    """Measure what a tenant that sends the worst inputs to every route costs another, whose P99s
+    are to stay within 1.5 times quiet plus 50 ms; exit status 1 where one does not."""
     from tenora_bench.hostile.measure import measure_hostile
     from tenora_bench.hostile.tenant import KINDS
     from tenora_engine.model.default_model import ensure_default_model

@@ -31,8 +31,8 @@ class Shot:
 
 @dataclass(frozen=True)
 class Target:
-    """What a hostile tenant knows: its models' ids, an adapter of its own, and every route of the
-    API's description."""
+    """The knowledge of a hostile tenant: its models' ids, an adapter of its own, and every route of
+    the API's description."""
 
     base: str
     adapter: str

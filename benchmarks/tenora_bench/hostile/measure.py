@@ -20,7 +20,8 @@ from tenora_bench.server import ServerUnderTest, serve
 from tenora_engine.machine import usable_cpus
 
 RATIO, PLUS_MS = 1.5, 50.0
-"""What a hostile neighbour may cost: the P99 within so much of quiet, and so much more."""
+"""The bound on what a hostile neighbour may cost: a factor on the quiet P99, and milliseconds
+more."""
 SETTLE_S = 3.0
 WARM_S = 5.0
 API_PROCESSES = 2
@@ -98,8 +99,8 @@ async def _beside(
 
 
 def rows(quiet: Sequence[Felt], beside: Sequence[Felt]) -> list[dict[str, Any]]:
-    """Of each kind the medians of the rounds' P99s, and whether the second is within the bound of
-    the first. What was not answered is no time that could be within it."""
+    """Compute the medians of the rounds' P99s by kind, and whether the second is within the bound
+    of the first. What was not answered is no time that could be within it."""
     found = []
     failed = Counter(each.partition(":")[0] for felt in beside for each in felt.failures)
     for kind in MEASURED:

@@ -42,7 +42,7 @@ KINDS = (*SHOTS, *OWN_KINDS)
 
 @dataclass(frozen=True)
 class Orders:
-    """What a hostile tenant is to do."""
+    """Orders to a hostile tenant."""
 
     url: str
     key: str
@@ -54,7 +54,7 @@ class Orders:
 
 @dataclass
 class Done:
-    """Of one time of being hostile: by kind, how often each status was answered ("cut": the
+    """The result of one hostile spell: by kind, how often each status was answered ("cut": the
     connection was)."""
 
     statuses: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class _Tenant:
             await do()
 
     def _doing(self, kind: str, target: Target) -> Callable[[], Awaitable[None]]:
-        """What does the next of a kind."""
+        """Return the call that does the next of a kind."""
         if kind == "uploads":
             files = harmful(self._orders.model)
             hows: list[tuple[File, How]] = [(file, "form") for file in files]

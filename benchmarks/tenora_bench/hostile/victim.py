@@ -57,7 +57,8 @@ class Victim:
         await self._call("POST", "/v1/webhook_endpoints", json=body)
 
     async def feel(self, seconds: float) -> Felt:
-        """What is asked in so many seconds; each kind's last answer is waited for."""
+        """Send small requests for so many seconds and return their times; each kind's last answer
+        is waited for."""
         felt = self._felt = Felt()
         until_s = time.monotonic() + seconds
         paced = [self._pace(kind, every_s, until_s) for kind, every_s in EVERY_S.items()]

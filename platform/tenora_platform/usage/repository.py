@@ -4,7 +4,6 @@ commits."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -51,13 +50,6 @@ _THERE = text(
     "unnest(CAST(:requests AS uuid[]), CAST(:sequences AS integer[])) AS asked (request, sequence) "
     "USING (request, sequence)"
 )
-
-
-async def clock(session: AsyncSession) -> datetime:
-    """The database's, of this transaction's beginning."""
-    now: datetime | None = await session.scalar(select(func.now()))
-    assert now is not None
-    return now
 
 
 async def stored(session: AsyncSession, keys: Sequence[tuple[UUID, int]]) -> Keys:
