@@ -157,6 +157,7 @@ def test_the_lanes_say_what_the_api_says_and_lead_to_the_requests(
     page.get_by_text("Table", exact=True).click()
     table = page.get_by_role("table", name="Attainment by tenant")
     rows = table.get_by_role("row").filter(has_text="Laned")
+    expect(rows.first).to_be_visible()
     assert sum(int(cells.split("\t")[5]) for cells in rows.all_inner_texts()) == promised
     page.get_by_text("Lanes", exact=True).click()
     lane.focus()
