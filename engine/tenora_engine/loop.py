@@ -6,17 +6,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from tenora_engine.client import AbortReason
 from tenora_engine.clocks import steady
-from tenora_engine.errors import EngineError, EngineUnavailableError, QueueFullError
+from tenora_engine.errors import EngineError, EngineUnavailableError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, Residency
+from tenora_engine.inbox import NOBODY, Inbox
 from tenora_engine.pages import Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:  # torch comes with it
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-INBOX_LIMIT = 65_536
-"""Commands that may wait between two steps; more are refused with QueueFullError."""
-
 COMMANDS_BETWEEN_STEPS = 256
 """Commands carried out before the next step: a flood of them is not to hold up what runs."""
 
@@ -38,9 +35,10 @@ COMMANDS_S = 0.01
 
 
 class EngineLoop:
-    """Runs one Engine. Commands may come from any thread and are carried out between steps, in
-    the order in which they came; each returns a Future, set on the engine's thread before any
-    event which follows from it is handed out.
+    """Runs one Engine. Commands may come from any thread and are carried out between steps; each
+    returns a Future, set on the engine's thread before any event which follows from it is handed
+    out. Tenants' requests take turns, each tenant's in the order in which they came; what forgets,
+    evicts or pins comes after all that came before it.
 
     `on_events` gets every non-empty batch of events; however the loop ends, what was in flight then
     ends in the last of them. `on_stopped` is called once, after that, with what killed the loop or
@@ -56,7 +54,8 @@ class EngineLoop:
         self._engine = engine
         self._on_events = on_events
         self._on_stopped = on_stopped
-        self._inbox: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
+        self._inbox = Inbox()
+        self._coming: dict[str, str] = {}  # who sends a request that waits in the inbox
         self._compiling: dict[str, Future[None]] = {}  # submitted when their grammars are there
         self._wakeup = threading.Condition()
         self._woken = False
@@ -92,8 +91,11 @@ class EngineLoop:
             self._woken = True
             self._wakeup.notify()
 
-    def call(self, command: Callable[[Engine], T]) -> Future[T]:
-        """Carry out `command` on the engine's thread between two steps.
+    def call(
+        self, command: Callable[[Engine], T], sender: str = NOBODY, *, is_ordered: bool = False
+    ) -> Future[T]:
+        """Carry out `command` on the engine's thread between two steps, in its sender's turn;
+        `is_ordered`: after everything that has been sent before.
 
         Raises EngineUnavailableError when the loop has ended, QueueFullError when the inbox is
         full. What `command` raises is the Future's exception.
@@ -102,13 +104,21 @@ class EngineLoop:
         with self._wakeup:
             if self._stopping or self._stopped:
                 raise EngineUnavailableError("the engine has been stopped; restart it")
-            if len(self._inbox) >= INBOX_LIMIT:
-                raise QueueFullError(
-                    f"{INBOX_LIMIT} commands are waiting for the engine, the maximum; try "
-                    "again later"
-                )
-            self._inbox.append((command, future))
+            self._inbox.push(command, future, sender, is_ordered=is_ordered)
             self._wakeup.notify()
+        return future
+
+    def _send(self, request: GenerationRequest, submit: Callable[[Engine], None]) -> Future[None]:
+        """Carry out `submit` in the turn of the request's tenant; its aborts stand behind it."""
+        request_id, sender = request.request_id, request.tenant.key
+        self._coming[request_id] = sender
+        try:
+            future = self.call(submit, sender)
+        except EngineError:
+            self._coming.pop(request_id, None)
+            raise
+        future.add_done_callback(lambda _: self._coming.pop(request_id, None))
+        self._engine.announce(request)
         return future
 
     def submit(self, request: GenerationRequest) -> Future[None]:
@@ -120,11 +130,10 @@ class EngineLoop:
             prepared = self._engine.prepare(request)
         except EngineError as error:
             return _failed(error)
-        future = self.call(
-            lambda engine: engine.submit(_waited(request, received_s), prepared=prepared)
+        return self._send(
+            request,
+            lambda engine: engine.submit(_waited(request, received_s), prepared=prepared),
         )
-        self._engine.announce(request)
-        return future
 
     def _submit_guided(self, request: GenerationRequest) -> Future[None]:
         """Once its grammar has been compiled; what comes to abort it meanwhile waits for that. Its
@@ -148,12 +157,11 @@ class EngineLoop:
             if error is None:
                 guides = done.result()
                 try:
-                    called = self.call(lambda engine: submit(engine, guides))
+                    sent = self._send(request, lambda engine: submit(engine, guides))
                 except EngineError as refusal:
                     error = refusal
                 else:
-                    called.add_done_callback(lambda done: end(done.exception()))
-                    self._engine.announce(request)
+                    sent.add_done_callback(lambda done: end(done.exception()))
                     return
             self._engine.release(request)
             end(error)
@@ -183,7 +191,10 @@ class EngineLoop:
         with self._wakeup:
             submitted = self._compiling.get(request_id)
         if submitted is None:
-            return self.call(lambda engine: engine.abort(request_id, index, reason, output_tokens))
+            return self.call(
+                lambda engine: engine.abort(request_id, index, reason, output_tokens),
+                self._coming.get(request_id, NOBODY),
+            )
         ended: Future[None] = Future()
         ended.set_running_or_notify_cancel()
 
@@ -200,11 +211,12 @@ class EngineLoop:
         self, namespace: str, digest: str, *, device_only: bool = False
     ) -> Future[None]:
         return self.call(
-            lambda engine: engine.forget_adapter(namespace, digest, device_only=device_only)
+            lambda engine: engine.forget_adapter(namespace, digest, device_only=device_only),
+            is_ordered=True,
         )
 
     def forget_namespace(self, namespace: str) -> Future[None]:
-        return self.call(lambda engine: engine.forget_namespace(namespace))
+        return self.call(lambda engine: engine.forget_namespace(namespace), is_ordered=True)
 
     def residency(self, ref: AdapterRef) -> Future[Residency]:
         return self.call(lambda engine: engine.residency(ref))
@@ -241,10 +253,10 @@ class EngineLoop:
         return self.call(lambda engine: engine.pages(namespace))
 
     def set_pins(self, pins: Sequence[Pin]) -> Future[list[PinState]]:
-        return self.call(lambda engine: engine.set_pins(pins))
+        return self.call(lambda engine: engine.set_pins(pins), is_ordered=True)
 
     def evict_adapter(self, namespace: str, digest: str) -> Future[int]:
-        return self.call(lambda engine: engine.evict_adapter(namespace, digest))
+        return self.call(lambda engine: engine.evict_adapter(namespace, digest), is_ordered=True)
 
     def _run(self) -> None:
         failure: BaseException | None = None
@@ -282,25 +294,25 @@ class EngineLoop:
         for place in range(min(len(self._inbox), COMMANDS_BETWEEN_STEPS)):
             if place and steady() >= until_s and self._engine.has_work:
                 return
-            command, future = self._inbox.popleft()
-            if not future.set_running_or_notify_cancel():
+            with self._wakeup:
+                command = self._inbox.pop()
+            if not command.future.set_running_or_notify_cancel():
                 continue
             try:
-                result = command(self._engine)
+                result = command.carry_out(self._engine)
             except Exception as error:
-                future.set_exception(error)
+                command.future.set_exception(error)
             else:
-                future.set_result(result)
-            del command, future  # an error that it holds would hold it, through this frame
+                command.future.set_result(result)
+            del command  # an error that its future holds would hold it, through this frame
 
     def _refuse_commands(self) -> None:
         with self._wakeup:
             self._stopped = True
-            left = list(self._inbox)
-            self._inbox.clear()
-        for _, future in left:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(EngineUnavailableError("the engine was stopped"))
+            left = [self._inbox.pop() for _ in range(len(self._inbox))]
+        for command in left:
+            if command.future.set_running_or_notify_cancel():
+                command.future.set_exception(EngineUnavailableError("the engine was stopped"))
 
     def _abandon(self, failure: BaseException | None) -> None:
         """What is in flight ends with its meters."""

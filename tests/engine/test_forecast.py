@@ -16,7 +16,7 @@ from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.forecast import StepForecast, StepLoad
 
 COUNTS = st.integers(0, 100_000)
-LOADS = st.builds(StepLoad, COUNTS, COUNTS, COUNTS, st.integers(0, 10**9))
+LOADS = st.builds(StepLoad, COUNTS, COUNTS, COUNTS, st.integers(0, 10**9), COUNTS)
 OBSERVED = st.lists(st.tuples(LOADS, st.floats(0, 100)), max_size=30)
 
 
@@ -67,12 +67,13 @@ def test_it_learns_what_a_machine_takes_from_steps_of_all_kinds(speed: float) ->
     """Though every tenth takes up to five times as long, for reasons of its own."""
     draw = random.Random(7)
     even = CostModel(make_config()).even_tokens
-    costs = [speed * cost for cost in (0.008, 4e-4, 1e-3 / even, 6e-4, 9e-4 / even)]
+    costs = [speed * cost for cost in (0.008, 4e-4, 1e-3 / even, 6e-4, 9e-4 / even, 2e-4)]
 
     def load() -> StepLoad:
         rows, context = draw.randint(0, 60), draw.randint(1, 2 * int(even))
         tokens = draw.choice([0, 0, draw.randint(1, 256)])
-        return StepLoad(rows, rows * context, tokens, tokens * draw.randint(1, 6 * int(even)))
+        pairs, scored = tokens * draw.randint(1, 6 * int(even)), draw.choice([0, tokens])
+        return StepLoad(rows, rows * context, tokens, pairs, scored)
 
     def true_s(load: StepLoad) -> float:
         return sum(cost * count for cost, count in zip(costs, (1.0, *load), strict=True))
@@ -85,6 +86,9 @@ def test_it_learns_what_a_machine_takes_from_steps_of_all_kinds(speed: float) ->
         predicted = forecast.prefill_s(128, start)
         pairs = 128 * (start + 64.5)
         assert predicted == pytest.approx(128 * costs[3] + pairs * costs[4], rel=0.5)
+        whole = forecast.work_s(StepLoad(0, 0, 128, pairs, 128))
+        true = 128 * (costs[3] + costs[5]) + pairs * costs[4]
+        assert predicted < whole == pytest.approx(true, rel=0.5)
     context = 0.5 * even
     for _ in range(200):
         seen = StepLoad(20, 20 * context)

@@ -13,7 +13,7 @@ import pytest
 from engine_fakes import make_config, make_request, make_tenant
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import Tenant
-from tenora_engine.scheduling.chunks import BESIDE_S, LONG_S, ChunkSizer
+from tenora_engine.scheduling.chunks import ARRIVAL_PART, BESIDE_S, LONG_S, ChunkSizer
 from tenora_engine.scheduling.forecast import StepForecast, StepLoad
 from tenora_engine.scheduling.tpot_promises import (
     FORGOTTEN_FROM,
@@ -109,6 +109,31 @@ def test_long_prompts_however_few_keep_no_short_request_waiting(
     assert worst_ttft_s(beside) <= 1.5 * worst_ttft_s(alone)
     tpot_s = BESIDE_S if tpot_ms is None else tpot_ms / 1000
     assert worst_answer_s(beside) <= 1.5 * worst_ttft_s(alone) + MARGIN * QUIET_OUTPUT * tpot_s
+
+
+def test_many_short_prompts_keep_nobodys_next_token_waiting() -> None:
+    """Where nothing is promised to anybody: a backlog of one tenant has only as much of a step as
+    keeps who arrives waiting for no longer than ARRIVAL_PART of LONG_S."""
+    config = make_config(
+        num_pages=4096,
+        block_tokens=16,
+        max_running=64,
+        max_step_tokens=1024,
+        max_prefill_chunk=512,
+        max_waiting=1024,
+        max_tenant_waiting=1024,
+        context_tokens=1200,
+    )
+    crowd, quiet = make_tenant("crowd"), make_tenant("quiet")
+    many = [
+        arriving(f"m{k}", [k % 90 + 1, k // 90] * 25, tenant=crowd, max_tokens=1, came_s=START_S)
+        for k in range(900)
+    ]
+    time = VirtualTime(config)
+    time.play([known(quiet), *many, *short_requests(quiet, 20)], START_S + 10)
+    assert worst_ttft_s(time) <= 1.5 * worst_ttft_s(played([known(quiet), *short_requests(quiet)]))
+    most_s = MARGIN * LONG_S / ARRIVAL_PART
+    assert worst_answer_s(time) <= worst_ttft_s(time) + QUIET_OUTPUT * most_s
 
 
 def test_the_first_request_that_ever_comes_beside_a_long_prompt_interrupts_it() -> None:

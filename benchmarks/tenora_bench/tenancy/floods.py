@@ -26,7 +26,7 @@ from tenora_bench.metrics import RequestRecord
 from tenora_bench.server import ServerUnderTest, serve
 from tenora_bench.tenancy.experiment import Claim, Experiment, Options, Outcome, median_ratio
 from tenora_bench.tenancy.live import LiveEngine, LiveRequest, live_engine, tenant_of
-from tenora_bench.tenancy.traffic import quantile, ttfts_ms
+from tenora_bench.tenancy.traffic import answers_ms, quantile, ttfts_ms
 from tenora_bench.trace import random_tokens
 
 ROUNDS = 5
@@ -61,6 +61,7 @@ FLOODS = {
     "64 long prompts": Flood(64, 1500, 16),
     "64 streams of 300 tokens": Flood(64, 32, 300),
     "2 requests of n=32": Flood(2, 32, 300, n=32),
+    "512 short prompts": Flood(512, 50, 1),
 }
 
 Found = dict[str, list[list[RequestRecord]]]
@@ -119,7 +120,7 @@ async def _engine_run(engine: LiveEngine, kind: str, seed: str) -> list[RequestR
 
 @dataclass(frozen=True)
 class _Http:
-    """Both tenants of a server, on a plan of 64 parallel requests."""
+    """Both tenants of a server, on a plan of 512 parallel requests."""
 
     load: aiohttp.ClientSession
     model: str
@@ -155,7 +156,7 @@ async def _through_http(options: Options, server: ServerUnderTest) -> Found:
 
 async def _set_up(management: Management) -> tuple[str, dict[str, str]]:
     """The base model and the tenants' keys."""
-    plan = {"limits": {"parallel_requests": 64}}
+    plan = {"limits": {"parallel_requests": 512}}
     await management.call("PUT", "/admin/v1/plans/floods", management.admin_key, json=plan)
     keys = {name: await management.create_tenant(name, "floods") for name in (NOISY, QUIET)}
     return await management.base_model(keys[QUIET]), keys
@@ -200,7 +201,7 @@ async def _beside(work: Sequence[Coroutine[Any, Any, RequestRecord]]) -> AsyncIt
 def summarise(found: dict[str, Found]) -> Outcome:
     """Each run's P99 over that alone in the same round; the claims are of the rounds' medians."""
     claims: list[Claim] = []
-    rows: list[tuple[str, float, float, float, int]] = []
+    rows: list[tuple[str, float, float, float, float, int]] = []
     details: dict[str, Any] = {}
     for way, runs in found.items():
         p99s = {
@@ -212,14 +213,15 @@ def summarise(found: dict[str, Found]) -> Outcome:
             records = [record for each in rounds for record in each]
             failed = sum(record.error is not None for record in records)
             p50, p99 = quantile(ttfts_ms(records), 0.5), statistics.median(p99s[kind])
+            answer_ms = quantile(answers_ms(records), 0.5)
             ratio = median_ratio(list(zip(p99s[kind], p99s[ALONE], strict=True)))
-            rows.append((f"{way}: {kind}", p50, p99, ratio, failed))
+            rows.append((f"{way}: {kind}", p50, p99, ratio, answer_ms, failed))
             if kind != ALONE:
                 what = f"{way}: P99 TTFT of another beside {kind}, over alone"
                 # A request without an answer has no time: it must not look like a quick one.
                 figure = float("nan") if failed else ratio
                 claims.append(Claim(what, figure, "below", MOST[way]))
-    columns = ("run", "TTFT p50 ms", "p99 ms", "p99 over alone", "failed")
+    columns = ("run", "TTFT p50 ms", "p99 ms", "p99 over alone", "answer ms", "failed")
     return Outcome(claims=claims, columns=columns, rows=rows, details=details)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tenora_bench.metrics import RequestRecord
 from tenora_bench.tenancy.experiment import Claim, Experiment, Options, Outcome, median_ratio
 from tenora_bench.tenancy.live import LiveEngine, LiveRequest, live_engine, tenant_of
-from tenora_bench.tenancy.traffic import quantile, ttfts_ms
+from tenora_bench.tenancy.traffic import answers_ms, quantile, ttfts_ms
 from tenora_bench.trace import random_tokens
 
 ROUNDS = 5
@@ -108,7 +108,7 @@ def summarise(found: Found, promised_tpot_ms: float | None) -> Outcome:
         failed = sum(record.error is not None for record in records)
         p50, p99 = quantile(ttfts_ms(records), 0.5), statistics.median(p99s[name])
         ratio = median_ratio(list(zip(p99s[name], p99s[ALONE], strict=True)))
-        answer_ms, tpot_ms = quantile(_answers_ms(records), 0.5), quantile(_tpots_ms(records), 0.5)
+        answer_ms, tpot_ms = quantile(answers_ms(records), 0.5), quantile(_tpots_ms(records), 0.5)
         rows.append((name, p50, p99, ratio, answer_ms, tpot_ms, failed))
         if name == ALONE:
             continue
@@ -122,11 +122,6 @@ def summarise(found: Found, promised_tpot_ms: float | None) -> Outcome:
     columns = ("run", "TTFT p50 ms", "p99 ms", "p99 over alone", "answer ms", "TPOT ms", "failed")
     details: dict[str, Any] = {"p99_ttft_ms_by_round": p99s, "promised_tpot_ms": promised_tpot_ms}
     return Outcome(claims=claims, columns=columns, rows=rows, details=details)
-
-
-def _answers_ms(records: Iterable[RequestRecord]) -> list[float]:
-    """From the request to the last token."""
-    return [1e3 * (r.finished_s - r.sent_s) for r in records if r.finished_s and not r.error]
 
 
 def _tpots_ms(records: Iterable[RequestRecord]) -> list[float]:

@@ -58,6 +58,11 @@ def ttfts_ms(records: Iterable[RequestRecord]) -> list[float]:
     return [r.ttft_ms for r in records if r.error is None and r.ttft_ms is not None]
 
 
+def answers_ms(records: Iterable[RequestRecord]) -> list[float]:
+    """From the request to the last token, of the requests that were answered."""
+    return [1e3 * (r.finished_s - r.sent_s) for r in records if r.finished_s and not r.error]
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """Nearest rank; NaN of nothing."""
     found = percentile(values, share)

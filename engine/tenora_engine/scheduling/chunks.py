@@ -158,7 +158,7 @@ class ChunkSizer:
 
     def arrival_s(self, num_decoding: int, now_s: float, most: int) -> float:
         """For the next step, where it is to keep nobody waiting who comes meanwhile."""
-        arrival_s = self.promises.least_s(now_s) / ARRIVAL_PART
+        arrival_s = self._most_arrival_s(now_s)
         return self._beside(num_decoding, arrival_s, most, MIN_ARRIVAL_PART)
 
     def beside_s(self, num_decoding: int, most: int) -> float:
@@ -199,8 +199,13 @@ class ChunkSizer:
 
     def is_slow(self, num_decoding: int, now_s: float) -> bool:
         """Whether the rows of a step that only decodes keep who arrives waiting for too long."""
-        arrival_s = min(self.promises.least_s(now_s), LONG_S) / ARRIVAL_PART
-        return self.forecast.decode_s(num_decoding) - self.forecast.decode_s(1) > arrival_s
+        slow_s = self.forecast.decode_s(num_decoding) - self.forecast.decode_s(1)
+        return slow_s > self._most_arrival_s(now_s)
+
+    def _most_arrival_s(self, now_s: float) -> float:
+        """Who arrives waits for a step: no longer than a part of what was lately promised, or of
+        what a person waits for where nothing was."""
+        return min(self.promises.least_s(now_s), LONG_S) / ARRIVAL_PART
 
     def _kept(self, decoding: Iterable[Sequence]) -> Iterable[Sequence]:
         """Those whose promise is not too short to be kept beside others."""
@@ -267,9 +272,8 @@ class PrefillRoom:
         seconds = self._seconds(sequence)
         if most <= 0 or seconds == math.inf:
             return most
-        service = sequence.service
         forecast, start = self._chunks.forecast, sequence.num_computed
-        fit = forecast.tokens_within(seconds, start, service.token_cost)
+        fit = forecast.tokens_within(seconds, start, forecast.token_cost(sequence))
         return min(most, fit if self._taken_s else max(fit, 1))
 
     def take(self, sequence: Sequence) -> int:
@@ -277,9 +281,9 @@ class PrefillRoom:
         num_tokens = min(sequence.num_uncomputed, self.of(sequence))
         if num_tokens <= 0:
             return 0
-        seconds = self._chunks.forecast.prefill_s(
-            num_tokens, sequence.num_computed, sequence.service.token_cost
-        )
+        forecast = self._chunks.forecast
+        token_cost = forecast.token_cost(sequence)
+        seconds = forecast.prefill_s(num_tokens, sequence.num_computed, token_cost)
         self._left -= num_tokens
         self._taken_s += seconds
         self._tenant_s[sequence.request.tenant.key] += seconds

@@ -36,6 +36,11 @@ _CPU_READ, _CUDA_READ = 2.0, 26.0
 read for one query, the second for a chunk of them."""
 
 
+_SCORED = 1.0
+"""A token of a prompt whose logprobs are wanted, in prefilled tokens beside its own: it takes a row
+of the vocabulary, as an output token does."""
+
+
 class StepLoad(NamedTuple):
     """What the time of a step depends on."""
 
@@ -43,6 +48,7 @@ class StepLoad(NamedTuple):
     positions: float = 0.0  # which these attend to, all together
     tokens: float = 0.0  # of prefill and drafts, each as dear as its adapter makes it
     pairs: float = 0.0  # of such a token and a position that it attends to
+    scored: float = 0.0  # tokens of prompts whose logprobs are wanted
 
 
 def load_of(step: ScheduledStep) -> StepLoad:
@@ -50,7 +56,7 @@ def load_of(step: ScheduledStep) -> StepLoad:
     if step.is_decode and not step.num_drafts:
         rows = len(step)
         return StepLoad(rows, rows + sum([item.sequence.num_computed for item in step.items]))
-    rows = positions = 0
+    rows = positions = scored = 0
     tokens = pairs = 0.0
     for item in step.items:
         sequence, count = item.sequence, item.num_tokens + len(item.drafts)
@@ -60,7 +66,8 @@ def load_of(step: ScheduledStep) -> StepLoad:
         else:
             tokens += count * sequence.service.token_cost
             pairs += _pairs(count, sequence.num_computed)
-    return StepLoad(rows, positions, tokens, pairs)
+        scored += item.num_scored
+    return StepLoad(rows, positions, tokens, pairs, scored)
 
 
 def _pairs(count: float, start: int) -> float:
@@ -70,7 +77,8 @@ def _pairs(count: float, start: int) -> float:
 
 class StepForecast:
     """The time of a step as a sum: a part for the step, for each row that decodes and each position
-    that it attends to, for each prefilled token and each position that it attends to.
+    that it attends to, for each prefilled token and each position that it attends to, and for each
+    token whose logprobs are wanted.
 
     Learnt by a normalised gradient: of a step's relative error, each cost is blamed by its share
     of what was predicted (Kaczmarz' projection in logarithmic steps), so that none is ever
@@ -82,7 +90,7 @@ class StepForecast:
         step, row = _CUDA_RATIOS if is_cuda else _CPU_RATIOS
         pair = 1.0 / costs.even_tokens
         read = _CUDA_READ if is_cuda else _CPU_READ
-        self._priors = (step, row, pair * read, 1.0, pair)
+        self._priors = (step, row, pair * read, 1.0, pair, _SCORED)
         self._seconds = [costs.token_s * each for each in self._priors]
         self._num_seen = 0
         self._context = 0.0  # positions of a row that decodes, of late
@@ -118,7 +126,7 @@ class StepForecast:
 
     def decode_s(self, rows: float) -> float:
         """Seconds of a step in which so many rows decode and nothing else is done."""
-        step_s, row_s, position_s, _, _ = self._seconds
+        step_s, row_s, position_s, *_ = self._seconds
         return step_s + rows * (row_s + position_s * self._context)
 
     def row_s(self, positions: int) -> float:
@@ -127,7 +135,14 @@ class StepForecast:
 
     def work_s(self, load: StepLoad) -> float:
         """Seconds of a step's prefills and drafts."""
-        return self._seconds[3] * load.tokens + self._seconds[4] * load.pairs
+        _, _, _, token_s, pair_s, scored_s = self._seconds
+        return token_s * load.tokens + pair_s * load.pairs + scored_s * load.scored
+
+    def token_cost(self, sequence: Sequence) -> float:
+        """What a token of its prompt costs, in those of the base model: more by its adapter, and
+        where its logprobs are wanted."""
+        cost = sequence.service.token_cost
+        return cost + self._seconds[5] / self._seconds[3] if sequence.num_unscored else cost
 
     def prefill_s(self, tokens: float, start: int = 0, token_cost: float = 1.0) -> float:
         """Seconds that `tokens` more take, of a sequence that has computed `start` already."""
@@ -146,6 +161,5 @@ class StepForecast:
     def prompt_s(self, sequence: Sequence) -> float:
         """Seconds that the whole prompt of a sequence takes, but for what was cached of it."""
         start = sequence.usage.cached_tokens
-        return self.prefill_s(
-            max(sequence.num_prompt - start, 0), start, sequence.service.token_cost
-        )
+        tokens = max(sequence.num_prompt - start, 0)
+        return self.prefill_s(tokens, start, self.token_cost(sequence))
