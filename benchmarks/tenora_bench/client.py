@@ -107,9 +107,10 @@ class Management:
             raise BenchError(f"{method} {path} answered {reply.status_code}: {reply.text[:300]}")
         return reply.json()
 
-    async def open_plan(self, name: str) -> None:
-        """A plan that limits nothing, so that no limit gets in the way of a measurement."""
-        await self.call("PUT", f"/admin/v1/plans/{name}", self.admin_key, json={})
+    async def open_plan(self, name: str, **promises: float) -> None:
+        """A plan that limits nothing, so that no limit gets in the way of a measurement, and may
+        promise `ttft_ms` and `tpot_ms`."""
+        await self.call("PUT", f"/admin/v1/plans/{name}", self.admin_key, json=promises)
 
     async def create_tenant(self, name: str, plan: str) -> str:
         """A new tenant's key."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -20,21 +21,46 @@ _PREFIXES = {
 }
 _FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only")
 _TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes", "timeout", "connect_timeout")
+_ENDPOINTS = ("ENDPOINT", "ENDPOINT_URL", "ENDPOINT_URL_S3", "STORAGE_ENDPOINT")
 
 
 def open_remote(
     url: str, *, timeout_s: float, connect_s: float = 5.0, tries: int = 3
 ) -> ObjectStore:
     """A call has `timeout_s` for each try, and as long until it is not tried again. Raises
-    obstore's BaseError for a URL that is not understood."""
+    obstore's BaseError for a URL that is not understood, be it in the environment."""
     from obstore.store import from_url
 
+    _check_endpoints(url)
     options = {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{connect_s:g}s"}
     return from_url(
         url,
         client_options={**options, **_said(url)},
         retry_config={"max_retries": tries, "retry_timeout": timedelta(seconds=timeout_s)},
     )
+
+
+def _check_endpoints(url: str) -> None:
+    """Raises obstore's GenericError for the address of a server that is no http URL: with one, a
+    call of the library panics, by no Exception."""
+    from obstore.exceptions import GenericError
+
+    prefix = _PREFIXES.get(url.partition("://")[0], "")
+    for name in (prefix + each for each in _ENDPOINTS):
+        said = os.environ.get(name)
+        if said and not _is_http(said):
+            raise GenericError(
+                f"{name} is not an http or https URL with a host; write a user name or a "
+                "password in it percent-encoded"
+            )
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _said(url: str) -> Any:

@@ -294,6 +294,18 @@ def test_no_log_shows_an_object_stores_password(
     assert MARK not in said
 
 
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+@pytest.mark.parametrize("url", [f"http://u:{MARK}/x@127.0.0.1:9", MARK, "ftp://host", "http://"])
+def test_a_store_whose_address_is_no_url_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, url: str
+) -> None:
+    """The library panics when it is called, and what it raises then is no Exception."""
+    monkeypatch.setenv(name, url)
+    with pytest.raises(BaseError, match=name) as caught:
+        open_remote("s3://bucket", timeout_s=1)
+    assert MARK not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", [f"postgresql://u:{MARK}@[::1/x", f"nonsense {MARK}", MARK])
 def test_no_start_shows_what_is_in_a_wrong_url(url: str, tmp_path: Path) -> None:
     for name in ("TENORA_DATABASE_URL", "TENORA_REDIS_URL"):

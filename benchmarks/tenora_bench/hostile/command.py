@@ -21,6 +21,8 @@ def hostile_command(
     only: Annotated[str, typer.Option(help="Kinds of inputs, comma-separated; else all.")] = "",
     connections: Annotated[int, typer.Option(help="The hostile tenant's.")] = 32,
     nice: Annotated[int, typer.Option(help="Niceness of the hostile client's process.")] = 10,
+    ttft_ms: Annotated[float, typer.Option(help="Promised to the other; 0: nothing.")] = 500.0,
+    tpot_ms: Annotated[float, typer.Option(help="Promised to the other; 0: nothing.")] = 40.0,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
@@ -35,6 +37,7 @@ def hostile_command(
         raise typer.BadParameter(
             f"{', '.join(sorted(unknown))}: must be of {', '.join(KINDS)}", param_hint="--only"
         )
+    promised = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
     base = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
     try:
         with tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
@@ -46,6 +49,7 @@ def hostile_command(
                 kinds=kinds,
                 connections=connections,
                 niceness=nice,
+                promises={name: each for name, each in promised.items() if each},
             )
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)

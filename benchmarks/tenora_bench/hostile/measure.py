@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +25,7 @@ more."""
 SETTLE_S = 3.0
 WARM_S = 5.0
 API_PROCESSES = 2
-_PLAN = "no-limits"
+_PLAN, _PROMISED = "no-limits", "promised"
 
 
 def measure_hostile(
@@ -37,12 +37,13 @@ def measure_hostile(
     kinds: Sequence[str],
     connections: int,
     niceness: int,
+    promises: Mapping[str, float],
 ) -> dict[str, Any]:
     """Each round is so many seconds quiet, then as many beside the hostile tenant. Both tenants
-    have a plan without limits. Raises BenchError."""
+    have a plan without limits; the other's `promises` ttft_ms and tpot_ms. Raises BenchError."""
     options = ["--workers", str(API_PROCESSES), "--webhook-private-addresses"]
     with serve(scratch / "data", model, options) as server:
-        keys = asyncio.run(_tenants(server))
+        keys = asyncio.run(_tenants(server, promises))
         orders = Orders(server.url, keys["hostile"], model, tuple(kinds), connections, niceness)
         with hostile_tenant(orders) as hostile:
             result = asyncio.run(_rounds(server, keys["victim"], model, hostile, rounds, seconds))
@@ -51,14 +52,17 @@ def measure_hostile(
         "kinds": list(kinds),
         "connections": connections,
         "nice": niceness,
+        "promises": dict(promises),
     }
     return {"machine": machine(), "settings": settings, **result}
 
 
-async def _tenants(server: ServerUnderTest) -> dict[str, str]:
+async def _tenants(server: ServerUnderTest, promises: Mapping[str, float]) -> dict[str, str]:
     async with managing(server.url, server.admin_key) as management:
         await management.open_plan(_PLAN)
-        return {name: await management.create_tenant(name, _PLAN) for name in ("victim", "hostile")}
+        await management.open_plan(_PROMISED, **promises)
+        plans = {"victim": _PROMISED, "hostile": _PLAN}
+        return {name: await management.create_tenant(name, plan) for name, plan in plans.items()}
 
 
 async def _rounds(
