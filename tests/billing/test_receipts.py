@@ -179,6 +179,44 @@ async def test_all_sequences_of_a_request_are_one_receipt(api: Api) -> None:
     assert (item["id"], item["sequences"], item["amount"]) == (request_id, 3, found["amount"])
 
 
+async def test_a_request_is_incomplete_until_all_its_sequences_are_booked(api: Api) -> None:
+    """Each event says how many there are, by its seal too: so does the receipt of a request of
+    which one still runs, or of which a row is gone."""
+    tenant = await api.new_tenant()
+    request_id = new_id("cmpl")
+    context = {"sequences": "3"}
+    amounts = []
+    for index in range(3):
+        found = await book(api, tenant, request_id=request_id, index=index, context=context)
+        assert found == request_id
+        receipt = await get(api, tenant, request_id)
+        (item,) = (await api.call(tenant.key, "GET", "/v1/requests")).json()["data"]
+        state = "completed" if index == 2 else "incomplete"
+        assert (receipt["status"], item["status"]) == (state, state)
+        ran = receipt["ran"]
+        assert (ran["sequences"], ran["sequences_booked"]) == (3, index + 1)
+        amounts.append(Decimal(receipt["amount"]))
+    assert amounts == sorted(amounts)
+    one = await get(api, tenant, await book(api, tenant, context={"sequences": "1"}))
+    assert (one["status"], one["ran"]["sequences"]) == ("completed", 1)
+
+
+@pytest.mark.parametrize(("n", "prompts"), [(2, ["x", "y"]), (3, "x"), (1, "x")])
+async def test_a_request_says_how_many_sequences_it_has(
+    api: Api, n: int, prompts: str | list[str]
+) -> None:
+    tenant = await api.new_tenant()
+    body = {"model": "fake-base", "prompt": prompts, "n": n, "temperature": 1, "max_tokens": 2}
+    answer = await api.call(tenant.key, "POST", "/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    number = n * (len(prompts) if isinstance(prompts, list) else 1)
+    own = [each for each in api.engine.outbox if each.context["tenant_id"] == tenant.id]
+    assert {each.context["sequences"] for each in own} == {str(number)}
+    await UsageSink(api.engine, api.state.db).store(own)
+    receipt = await get(api, tenant, answer.json()["id"])
+    assert (receipt["status"], receipt["ran"]["sequences"]) == ("completed", number)
+
+
 async def test_a_quantity_in_two_tiers_is_shown_in_two_parts(api: Api) -> None:
     tenant = await api.new_tenant()
     steps = [{"price": "4"}, {"from": 10, "price": "3"}]

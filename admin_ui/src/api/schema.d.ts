@@ -3737,7 +3737,8 @@ export interface components {
         };
         /**
          * _Ran
-         * @description `sequences` is their number over all prompts and choices.
+         * @description `sequences` is their number over all prompts and choices; of an incomplete request fewer are
+         *     booked, and the amount is that of these.
          */
         _Ran: {
             adapter: components["schemas"]["_RanAdapter"] | null;
@@ -3749,6 +3750,8 @@ export interface components {
             residency: string | null;
             /** Sequences */
             sequences: number;
+            /** Sequences Booked */
+            sequences_booked?: number | null;
         };
         /** _RanAdapter */
         _RanAdapter: {
@@ -9363,7 +9366,7 @@ export interface components {
              * Status
              * @enum {string}
              */
-            status: "completed" | "aborted" | "failed";
+            status: "completed" | "aborted" | "failed" | "incomplete";
             /** Tenant Id */
             tenant_id: string;
             tokens: components["schemas"]["_Tokens"];
@@ -9608,7 +9611,7 @@ export interface components {
              * Status
              * @enum {string}
              */
-            status: "completed" | "aborted" | "failed";
+            status: "completed" | "aborted" | "failed" | "incomplete";
             /** Tenant Id */
             tenant_id: string;
             /** Tenant Name */

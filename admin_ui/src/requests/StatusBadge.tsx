@@ -1,12 +1,22 @@
 import { Badge, Tooltip } from "@mantine/core";
 import { endWord, type RequestItem } from "./model";
 
-const COLORS = { completed: "teal", aborted: "yellow", failed: "red" } as const;
+const COLORS = {
+  completed: "teal",
+  aborted: "yellow",
+  failed: "red",
+  incomplete: "gray",
+} as const;
 const REASONS: Record<string, string> = {
   stop: "Finished: end of output or stop sequence",
   length: "Stopped at max_tokens",
   abort: "The client disconnected",
   error: "The request failed",
+};
+
+const WORDS: Record<string, string> = {
+  embedded: "All inputs were embedded",
+  incomplete: "Not all of its choices have ended",
 };
 
 interface StatusBadgeProps {
@@ -18,8 +28,9 @@ interface StatusBadgeProps {
 /** How a request ended. */
 export function StatusBadge({ status, reason, kind }: StatusBadgeProps) {
   const word = endWord(status, reason, kind);
+  const said = WORDS[word] ?? REASONS[reason] ?? reason;
   return (
-    <Tooltip label={word === "embedded" ? "All inputs were embedded" : (REASONS[reason] ?? reason)}>
+    <Tooltip label={said}>
       <Badge color={COLORS[status]} w="max-content">
         {word}
       </Badge>

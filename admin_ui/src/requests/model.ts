@@ -72,7 +72,7 @@ export const kindOf = (id: string): string => id.replace(/[_-].*$/, "");
 
 /** How a request ended, in a word: an embedding has no output that could be cut off. */
 export function endWord(status: string, reason: string, kind: string): string {
-  if (reason !== "length") return status;
+  if (status === "incomplete" || reason !== "length") return status;
   return kind === "embd" ? "embedded" : "max tokens";
 }
 

@@ -167,6 +167,7 @@ class InferenceSession:
             "request_id": self.id,
             "x_request_id": self.x_request_id,
             "first_sequence": str(first_choice),
+            "sequences": str(len(self.prompts) * prompt.generation.sampling.n),
         }
 
     async def pieces(self) -> AsyncGenerator[Piece]:

@@ -30,6 +30,8 @@ from tenora_platform.usage.reading import internal_numbers, tenant_no
 from tenora_platform.usage.tables import UsageEventRow, UsageSeriesRow
 
 Status = Literal["completed", "aborted", "failed"]
+ToldStatus = Literal["completed", "aborted", "failed", "incomplete"]
+"""As receipts say it: not all sequences of an incomplete one have ended and are in the books."""
 FinishReason = Literal["stop", "length", "abort", "error"]
 Sort = Literal["newest", "-queue", "-ttft", "-tpot", "-duration", "-cost"]
 REASONS: dict[Status, tuple[FinishReason, ...]] = {

@@ -17,7 +17,7 @@ from tenora_platform.billing.rating import (
     exact_sum,
     rate_again,
 )
-from tenora_platform.receipts.filters import REASONS, Status
+from tenora_platform.receipts.filters import REASONS, Status, ToldStatus
 from tenora_platform.receipts.repository import Adapter, Event, Request
 from tenora_platform.usage.ids import x_request_id_of
 from tenora_platform.usage.records import stored_billable
@@ -51,8 +51,19 @@ class Charges:
     waits: bool
 
 
+def told_status(request: Request) -> ToldStatus:
+    """That of its worst sequence, once all have ended and are in the books."""
+    return status_of(request) if len(request.events) >= sequences_of(request) else "incomplete"
+
+
+def sequences_of(request: Request) -> int:
+    """How many it has, ended or not."""
+    said = max(event.row.sequences or 1 for event in request.events)
+    return max(said, len(request.events))
+
+
 def status_of(request: Request) -> Status:
-    """That of its worst sequence."""
+    """That of the worst sequence of those that have ended."""
     reasons = {event.row.finish_reason for event in request.events}
     return next(each for each in reversed(STATUSES) if reasons & set(REASONS[each]))
 
@@ -81,7 +92,7 @@ def content(request: Request, facts: Facts) -> dict[str, Any]:
         "issued_at": _time(facts.issued_at),
         "tenant_id": series.tenant_id,
         "api_key_id": series.api_key_id,
-        "status": status_of(request),
+        "status": told_status(request),
         "arrived_at": _time(min(each.arrival_time for each in rows)),
         "finished_at": _time(max(each.event_time for each in rows)),
         "asked": {
@@ -95,7 +106,8 @@ def content(request: Request, facts: Facts) -> dict[str, Any]:
             "plan": series.plan,
             "adapter": _adapter(request.events[0], facts),
             "residency": row.residency,
-            "sequences": len(rows),
+            "sequences": sequences_of(request),
+            "sequences_booked": len(rows),
         },
         "tokens": _tokens(rows),
         "prices": _prices(ratings),

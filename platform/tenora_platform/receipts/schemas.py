@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tenora_platform.receipts.filters import FinishReason, Status
+from tenora_platform.receipts.filters import FinishReason, ToldStatus
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 
 KEEP_DAYS_MAX = 366
@@ -110,7 +110,7 @@ class RequestItem(IdItem):
         serialization_alias="class", description="The class that served its first sequence"
     )
     kind: str = Field(description="How its id starts: chatcmpl, cmpl, ...")
-    status: Status
+    status: ToldStatus
     finish_reason: FinishReason = Field(description="The finish reason of its worst sequence")
     arrived_at: datetime
     finished_at: datetime
@@ -208,13 +208,15 @@ class _RanAdapter(BaseModel):
 
 
 class _Ran(BaseModel):
-    """`sequences` is their number over all prompts and choices."""
+    """`sequences` is their number over all prompts and choices; of an incomplete request fewer are
+    booked, and the amount is that of these."""
 
     model: str
     plan: str | None
     adapter: _RanAdapter | None
     residency: str | None
     sequences: int
+    sequences_booked: int | None = None  # receipts of before 2026-11-27 do not say it
 
 
 class _PriceScope(BaseModel):
@@ -254,7 +256,7 @@ class Receipt(BaseModel):
     issued_at: str
     tenant_id: str
     api_key_id: str | None
-    status: Status
+    status: ToldStatus
     arrived_at: str
     finished_at: str
     asked: _Asked

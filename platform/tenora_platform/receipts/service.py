@@ -20,6 +20,7 @@ from tenora_platform.receipts.receipt import (
     charges_of,
     content,
     status_of,
+    told_status,
 )
 from tenora_platform.receipts.repository import Adapter, Names, Request
 from tenora_platform.receipts.schemas import RequestItem, RequestPage
@@ -141,7 +142,7 @@ def _item(
         adapter_digest=of.adapter_digest,
         class_=of.class_,
         kind=of.kind,
-        status=status,
+        status=told_status(request),
         finish_reason=next(each for each in REASONS[status] if each in reasons),
         arrived_at=min(each.arrival_time for each in rows),
         finished_at=max(each.event_time for each in rows),

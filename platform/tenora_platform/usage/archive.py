@@ -96,6 +96,7 @@ class _Line(msgspec.Struct):
     amount: Decimal | None
     positions: list[_Long] | None
     seal: _Long
+    sequences: _Int | None = None  # older files do not say it
 
 
 _read_line = msgspec.json.Decoder(_Line).decode

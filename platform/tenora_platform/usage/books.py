@@ -163,6 +163,7 @@ class UsageBooks:
             event.duration_ms,
             event.preemptions,
             event.x_request_id,
+            event.sequences,
         )
         if rating is None:
             return (*values, None, None, None, self._seals.event((*values, None, None, None)))

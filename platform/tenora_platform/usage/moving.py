@@ -37,7 +37,9 @@ _SERIES = (
     "adapter_digest, api_key_id, plan) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) "
     "RETURNING id"
 )
-_EVENTS = f"COPY usage_events ({', '.join(EVENT_COLUMNS)}, seal) FROM STDIN"
+_COLUMNS = tuple(name for name in EVENT_COLUMNS if name != "sequences")
+"""As the table is when migration 0017 runs."""
+_EVENTS = f"COPY usage_events ({', '.join(_COLUMNS)}, seal) FROM STDIN"
 _UNRATED = (
     "INSERT INTO unrated_events (tenant_id, request, sequence, reason, since) "
     "VALUES (%s, %s, %s, %s, %s)"
@@ -66,7 +68,7 @@ class _Mover:
         with self._driver.cursor() as cursor:
             with cursor.copy(_EVENTS) as copy:
                 for values in made:
-                    copy.write_row((*values, self._seals.event(values)))
+                    copy.write_row((*values, self._seals.event((*values[:-3], None, *values[-3:]))))
             cursor.executemany(_UNRATED, list(_waiting(rows, made)))
 
     def _event(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -134,7 +136,7 @@ def _waiting(
     rows: Sequence[Mapping[str, Any]], made: Sequence[tuple[Any, ...]]
 ) -> Iterator[tuple[Any, ...]]:
     for row, values in zip(rows, made, strict=True):
-        if values[EVENT_COLUMNS.index("price_version_no")] is None:
+        if values[_COLUMNS.index("price_version_no")] is None:
             reason = row["reason"] or "it was stored without a price"
             since = row["since"] or row["ingested_at"]
             yield (row["tenant_id"], values[0], values[1], reason, since)

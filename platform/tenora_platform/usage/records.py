@@ -62,6 +62,7 @@ class UsageEvent:
     duration_ms: float
     preemptions: int
     x_request_id: str | None
+    sequences: int | None  # of its request; None: this one alone
 
 
 def usage_event(record: UsageRecord) -> UsageEvent:
@@ -97,6 +98,7 @@ def usage_event(record: UsageRecord) -> UsageEvent:
         duration_ms=_ms((finished - arrival) / _MS),
         preemptions=min(record.preemptions, _PREEMPTIONS_MAX),
         x_request_id=stored_x_request_id(event_id.request, context.get("x_request_id")),
+        sequences=_several(context.get("sequences")),
     )
 
 
@@ -160,6 +162,11 @@ def _small(text: str | None) -> int | None:
     if not text or not text.isdecimal() or len(text) > 10:
         return None
     return min(int(text), _COUNT_END - 1)
+
+
+def _several(text: str | None) -> int | None:
+    number = _small(text)
+    return number if number is not None and number > 1 else None
 
 
 def billable(event: UsageEvent) -> Billable:

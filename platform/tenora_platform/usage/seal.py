@@ -36,6 +36,7 @@ EVENT_COLUMNS = (
     "duration_ms",
     "preemptions",
     "x_request_id",
+    "sequences",
     "price_version_no",
     "amount",
     "positions",
@@ -75,8 +76,8 @@ class Seals:
     def event(self, row: Sequence[Any]) -> int:
         """Of a row of usage_events: the values of EVENT_COLUMNS."""
         (request, sequence, tenant, series, ended, ingested, prompt, cached, output, most, loads,
-         reason, residency, queue, load, first, duration, preemptions, told, version, amount,
-         positions) = row  # fmt: skip
+         reason, residency, queue, load, first, duration, preemptions, told, sequences,
+         version, amount, positions) = row  # fmt: skip
         fixed = _EVENT.pack(
             request.bytes,
             sequence,
@@ -97,6 +98,8 @@ class Seals:
             -1 if version is None else version,
         )
         texts = _texts(reason, residency, told, _money(amount), _numbers(positions))
+        if sequences is not None:  # what older rows do not say, their seals do not cover
+            texts += f"\0n{sequences}".encode()
         mac = self._event.copy()
         mac.update(fixed + texts)
         return int.from_bytes(mac.digest(), "little", signed=True)

@@ -69,6 +69,7 @@ class UsageEventRow(_Rated, Base):
     duration_ms: Mapped[float] = mapped_column(REAL)
     preemptions: Mapped[int] = mapped_column(Integer)
     x_request_id: Mapped[str | None] = mapped_column(Text)  # see ids.x_request_id_of
+    sequences: Mapped[int | None] = mapped_column(Integer)  # of its request; NULL: this one alone
 
     @property
     def arrival_time(self) -> datetime:
