@@ -359,6 +359,12 @@ async def test_tax_is_the_operators_to_say(api: Api) -> None:
     changes = [each for each in log["data"] if each["action"] == "billing_profile.put"]
     assert [each["actor"] for each in changes] == [f"api_key:{tenant.key_id}", changes[1]["actor"]]
     assert changes[1]["actor"].startswith("admin_key:")
+    since = (await api.admin("GET", path)).json()["tax_since"]
+    assert since == f"{datetime.now(UTC):%Y-%m-%d}"
+    same = {"name": "A", "tax_name": "VAT", "tax_rate": "19", "tax_since": "2024-02-01"}
+    assert (await api.admin("PUT", path, json=same)).json()["tax_since"] == "2024-02-01"
+    del same["tax_since"]
+    assert (await api.admin("PUT", path, json=same)).json()["tax_since"] == "2024-02-01"
 
 
 async def test_settings_of_the_seller(api: Api) -> None:

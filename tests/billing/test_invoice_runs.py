@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -489,3 +489,23 @@ async def test_prices_and_parties_are_kept_as_they_were(books: InvoiceBooks) -> 
         {"from": 0, "per_million": "0.4"},
         {"from": 1000, "per_million": "0.3"},
     ]
+
+
+async def test_a_month_has_the_tax_of_its_last_day(books: InvoiceBooks) -> None:
+    """Whatever the tax is when the invoice is made; the first of all applies to what was before it,
+    and one that was recorded later for an earlier day corrects the others."""
+    change = "update billing_profiles set tax_rate = :rate, tax_since = :since"
+
+    async def made() -> tuple[str, str]:
+        (row,) = (await books.run(draft=True)).made
+        return row.terms["tax_rate"], f"{row.tax:f}"
+
+    await books.use(DAY, "100")
+    await books.execute("insert into billing_profiles (tenant_id, name) values (:tenant, 'Buyer')")
+    month_later = DAY.replace(day=1) + timedelta(days=45)
+    await books.execute(change, rate=Decimal(19), since=month_later)
+    assert await made() == ("19", "19.00")
+    await books.execute(change, rate=Decimal(21), since=month_later + timedelta(days=1))
+    assert await made() == ("19", "19.00")
+    await books.execute(change, rate=Decimal(7), since=DAY)
+    assert await made() == ("7", "7.00")

@@ -4727,6 +4727,8 @@ export interface components {
             tax_name: string;
             /** Tax Rate */
             tax_rate?: string | null;
+            /** Tax Since */
+            tax_since?: string | null;
             /** Tenant Id */
             tenant_id: string;
             /** Updated At */
@@ -6306,7 +6308,9 @@ export interface components {
         };
         /**
          * FullProfileBody
-         * @description As the tenant's own, with the tax in percent; null: no tax, and no line for it.
+         * @description As the tenant's own, with the tax in percent; null: no tax, and no line for it. A month's
+         *     invoice has the tax of the month's last day. `tax_since` is the first day of a changed one,
+         *     today if absent; an earlier day corrects what was recorded before.
          */
         FullProfileBody: {
             /**
@@ -6336,6 +6340,8 @@ export interface components {
             tax_name: string;
             /** Tax Rate */
             tax_rate?: number | string | null;
+            /** Tax Since */
+            tax_since?: string | null;
         };
         /**
          * FunctionCall

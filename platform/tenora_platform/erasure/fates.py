@@ -68,6 +68,7 @@ KEPT = {
     "reconciliations": "proof of the books",
     "share_minutes": "counts, for the days that the history of service is kept",
     "tenant_plans": "books: by what plan was charged",
+    "tenant_taxes": "books: with what tax was invoiced",
     "unrated_events": "books: what waits for a price",
     "usage_days": "books",
     "usage_events": "books: counts and times of each request, no text",

@@ -25,7 +25,12 @@ from tenora_platform.invoices.period import end_of, name_of
 from tenora_platform.invoices.postings import Entries, of_invoice
 from tenora_platform.invoices.price_lists import PriceVersions
 from tenora_platform.invoices.repository import Invoiced
-from tenora_platform.invoices.tables import BillingProfileRow, BillingSettingsRow, InvoiceRow
+from tenora_platform.invoices.tables import (
+    BillingProfileRow,
+    BillingSettingsRow,
+    InvoiceRow,
+    TenantTaxRow,
+)
 from tenora_platform.invoices.unbilled import take_usage
 from tenora_platform.ledger.service import Entry, Ledger
 
@@ -64,10 +69,9 @@ class Maker:
     ) -> InvoiceRow | None:
         """The invoice, `draft` made anew if there is one; None where there is nothing to invoice.
         The tenant's money must be locked, and its usage posted."""
-        profile = await repository.profile(session, tenant.id)
-        terms = tenant.customer.terms(self.prices, self.period)
-        row = await self._begin(session, tenant, currency, terms, profile, draft)
-        end = end_of(self.period)
+        terms, end = tenant.customer.terms(self.prices, self.period), end_of(self.period)
+        tax = _tax_of(await repository.tax_on(session, tenant.id, end - timedelta(days=1)))
+        row = await self._begin(session, tenant, currency, terms, tax, draft)
         used = await take_usage(session, row, end, self.versions.numbers(currency))
         billed = await repository.billed(session, row)
         bill = make_bill(
@@ -76,7 +80,7 @@ class Maker:
             used,
             self._months(tenant, currency, used, billed),
             credit=credit,
-            tax=_tax_of(profile),
+            tax=tax,
         )
         if not bill.lines:
             await repository.clear_draft(session, row)
@@ -95,10 +99,10 @@ class Maker:
         tenant: Invoiced,
         currency: str,
         terms: MonthTerms,
-        profile: BillingProfileRow | None,
+        tax: Tax | None,
         draft: InvoiceRow | None,
     ) -> InvoiceRow:
-        """An empty draft with everything that is as it is now."""
+        """An empty draft with its terms; the parties are as they are now."""
         if draft is not None:
             await repository.clear_draft(session, draft)
         row = draft or InvoiceRow(
@@ -110,8 +114,9 @@ class Maker:
             currency=currency,
         )
         row.seller = party(self.settings)
+        profile = await repository.profile(session, tenant.id)
         row.buyer = party(profile) | {"tenant": tenant.name}
-        row.terms = _terms_told(terms, currency) | _tax_told(profile)
+        row.terms = _terms_told(terms, currency) | _tax_told(tax)
         row.created_at = self.now
         session.add(row)
         await session.flush()
@@ -236,10 +241,8 @@ def party(row: BillingSettingsRow | BillingProfileRow | None) -> dict[str, str]:
     return {name: getattr(row, name) if row is not None else "" for name in names}
 
 
-def _tax_of(profile: BillingProfileRow | None) -> Tax | None:
-    if profile is None or profile.tax_rate is None:
-        return None
-    return Tax(profile.tax_name, profile.tax_rate)
+def _tax_of(row: TenantTaxRow | None) -> Tax | None:
+    return None if row is None or row.tax_rate is None else Tax(row.tax_name, row.tax_rate)
 
 
 def _terms_told(terms: MonthTerms, currency: str) -> dict[str, Any]:
@@ -260,6 +263,5 @@ def _terms_told(terms: MonthTerms, currency: str) -> dict[str, Any]:
     return told
 
 
-def _tax_told(profile: BillingProfileRow | None) -> dict[str, str]:
-    tax = _tax_of(profile)
+def _tax_told(tax: Tax | None) -> dict[str, str]:
     return {} if tax is None else {"tax_name": tax.name, "tax_rate": plain(tax.rate)}

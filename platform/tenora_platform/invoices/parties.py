@@ -4,7 +4,7 @@ audited. What is final has a copy and knows nothing of changes."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from sqlalchemy.dialects.postgresql import insert
@@ -30,9 +30,11 @@ async def put_profile(
     session: AsyncSession, audit: AuditLog, actor: str, tenant_id: str, values: Mapping[str, Any]
 ) -> BillingProfile:
     """These fields of a tenant's profile. Of a tenant's session none of them may be tax."""
-    before = await repository.profile(session, tenant_id)
+    before = await repository.profile(session, tenant_id, lock=True)
     told = None if before is None else _values(before)
     changes = {**values, "updated_at": datetime.now(UTC)}
+    if "tax_since" in changes and changes["tax_since"] is None:
+        changes["tax_since"] = _tax_since(before, values)
     statement = (
         insert(BillingProfileRow)
         .values(tenant_id=tenant_id, **changes)
@@ -50,6 +52,14 @@ async def put_profile(
         after=_values(row),
     )
     return profile_view(tenant_id, row)
+
+
+def _tax_since(before: BillingProfileRow | None, values: Mapping[str, Any]) -> date:
+    """The first day of what is set without one: today, unless it is as it was."""
+    tax = values["tax_name"], values["tax_rate"]
+    if before is not None and (before.tax_name, before.tax_rate) == tax:
+        return before.tax_since
+    return datetime.now(UTC).date()
 
 
 def settings_view(row: BillingSettingsRow) -> BillingSettings:
@@ -84,4 +94,4 @@ async def change_settings(
 
 def _values(row: BillingProfileRow) -> dict[str, Any]:
     names = ("name", "address", "tax_id", "email", "tax_name", "tax_rate")
-    return {name: getattr(row, name) for name in names}
+    return {name: getattr(row, name) for name in names} | {"tax_since": f"{row.tax_since}"}

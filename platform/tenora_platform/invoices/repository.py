@@ -38,6 +38,7 @@ from tenora_platform.invoices.tables import (
     InvoicePaymentRow,
     InvoiceRow,
     InvoiceUsageRow,
+    TenantTaxRow,
 )
 from tenora_platform.ledger.tables import LedgerTransactionRow
 from tenora_platform.tenants.plan_history import plan_histories
@@ -82,6 +83,18 @@ async def profile(
     return await session.get(
         BillingProfileRow, tenant_id, with_for_update={"key_share": True} if lock else None
     )
+
+
+async def tax_on(session: AsyncSession, tenant_id: str, day: date) -> TenantTaxRow | None:
+    """The tax in force on a day, as it was last recorded; before the first of all, that one. None:
+    there never was any."""
+    row = TenantTaxRow
+    of_tenant = select(row).where(row.tenant_id == tenant_id)
+    in_force = of_tenant.where(row.since <= day).order_by(row.no.desc()).limit(1)
+    found: TenantTaxRow | None = await session.scalar(in_force)
+    if found is None:
+        found = await session.scalar(of_tenant.order_by(row.no).limit(1))
+    return found
 
 
 async def customers(

@@ -323,10 +323,13 @@ class ProfileBody(Body):
 
 
 class FullProfileBody(ProfileBody):
-    """As the tenant's own, with the tax in percent; null: no tax, and no line for it."""
+    """As the tenant's own, with the tax in percent; null: no tax, and no line for it. A month's
+    invoice has the tax of the month's last day. `tax_since` is the first day of a changed one,
+    today if absent; an earlier day corrects what was recorded before."""
 
     tax_name: Text = ""
     tax_rate: Annotated[Decimal, Field(ge=0, le=100, decimal_places=4)] | None = None
+    tax_since: date | None = None
 
 
 class BillingProfile(BaseModel):
@@ -338,6 +341,7 @@ class BillingProfile(BaseModel):
     email: str = ""
     tax_name: str = ""
     tax_rate: str | None = None
+    tax_since: date | None = None
     updated_at: datetime | None = None
 
 

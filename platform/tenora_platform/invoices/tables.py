@@ -13,12 +13,14 @@ from sqlalchemy import (
     Date,
     DateTime,
     ForeignKey,
+    Identity,
     Integer,
     Numeric,
     SmallInteger,
     Text,
     false,
     func,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
@@ -62,6 +64,22 @@ class BillingProfileRow(_Party, Base):
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"), primary_key=True)
     tax_name: Mapped[str] = mapped_column(Text, server_default="")
     tax_rate: Mapped[Decimal | None] = mapped_column(Numeric(7, 4))  # percent
+    tax_since: Mapped[date] = mapped_column(  # the first day on which it applies
+        Date, server_default=text("(now() AT TIME ZONE 'UTC')::date")
+    )
+
+
+class TenantTaxRow(Base):
+    """The tax that a tenant's invoices have from the day `since`, until a later row says otherwise.
+    A trigger on `billing_profiles` writes it, whoever changes the tax."""
+
+    __tablename__ = "tenant_taxes"
+
+    no: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    since: Mapped[date] = mapped_column(Date)
+    tax_name: Mapped[str] = mapped_column(Text)
+    tax_rate: Mapped[Decimal | None] = mapped_column(Numeric(7, 4))  # percent; NULL: no tax
 
 
 class InvoiceNumberRow(Base):

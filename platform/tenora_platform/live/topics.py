@@ -124,6 +124,7 @@ SILENT = frozenset(
         "service_hours",
         "stored_responses",
         "tenant_plans",
+        "tenant_taxes",
         "unrated_events",
         "usage_archives",
         "usage_days",

@@ -25,7 +25,11 @@ const TEXTS = {
 
 function Form({ profile }: { profile: Profile }) {
   const mayChange = useIsRole("billing");
-  const [fields, setFields] = useState({ ...profile, tax_rate: profile.tax_rate ?? "" });
+  const [fields, setFields] = useState({
+    ...profile,
+    tax_rate: profile.tax_rate ?? "",
+    tax_since: "",
+  });
   const [isSaved, setSaved] = useState(false);
   const put = usePutProfile(profile.tenant_id, () => setSaved(true));
   const set = (changes: Partial<typeof fields>) => {
@@ -42,7 +46,8 @@ function Form({ profile }: { profile: Profile }) {
     if (rateFault) return;
     const { name, address, email, tax_id, tax_name } = fields;
     const tax_rate = fields.tax_rate || null;
-    put.mutate({ name, address, email, tax_id, tax_name, tax_rate });
+    const tax_since = fields.tax_since || null;
+    put.mutate({ name, address, email, tax_id, tax_name, tax_rate, tax_since });
   };
   return (
     <Panel title="Billing profile" note="Used on future invoices. Final invoices do not change.">
@@ -67,6 +72,18 @@ function Form({ profile }: { profile: Profile }) {
               value={fields.tax_rate}
               error={rateFault}
               onChange={(event) => set({ tax_rate: event.currentTarget.value.trim() })}
+            />
+            <TextInput
+              type="date"
+              label="Tax applies from"
+              description={
+                profile.tax_rate
+                  ? `Now from ${profile.tax_since}; empty: a changed tax applies from today`
+                  : "Empty: from today. An invoice has the tax of its month's last day"
+              }
+              readOnly={!mayChange}
+              value={fields.tax_since}
+              onChange={(event) => set({ tax_since: event.currentTarget.value })}
             />
           </SimpleGrid>
           <Textarea
