@@ -19,7 +19,7 @@ from tenora_platform.budgets.accounts import NO_CURRENCY, Budget, budgets_of
 from tenora_platform.budgets.credit import credit_of
 from tenora_platform.budgets.fallback import LocalBooks
 from tenora_platform.budgets.hold import BudgetHold
-from tenora_platform.budgets.store import BudgetStore, Wanted, Work
+from tenora_platform.budgets.store import BudgetStore, Snapshot, Wanted, Work
 from tenora_platform.forecasts.schemas import CurrencyForecast
 from tenora_platform.forecasts.service import _budget
 from tenora_platform.usage.sink import UsageSink
@@ -166,6 +166,27 @@ async def test_what_is_held_in_one_currency_is_not_held_in_another(api: Api) -> 
     assert [each.what for each in answers] == ["held", "held", "refused", "refused"]
     assert [level.held for level in answers[1].levels] == [0, 0]
     assert [level.held for level in answers[3].levels] == [8 * NANO] * 2
+
+
+async def test_what_an_earlier_release_left_counts_for_nothing_and_hinders_nobody(api: Api) -> None:
+    """Counters, holds and events without a currency: the books say what they were."""
+    store, tenant = BudgetStore(api.state.redis, lease_ms=60_000), context()
+    prefix, of = f"tenora:budgets:{{{tenant.tenant_id}}}", budgets_of(tenant, NOW, "USD")
+    far = int(NOW.timestamp() * 1000) + 60_000
+    old = f"{NOW:%Y-%m}"
+    await api.state.redis.delete(*(f"{prefix}:{each}" for each in ("spent", "holds", "events")))
+    await api.state.redis.hset(f"{prefix}:spent", f"m:{old}", str(9 * NANO))
+    await api.state.redis.hset(f"{prefix}:spent", "credit_cap", "7")
+    await api.state.redis.hset(f"{prefix}:holds", "old:0", f"{far}|{9 * NANO}|k")
+    await api.state.redis.hset(f"{prefix}:events", "told:0", f"p|{9 * NANO}|1|{NOW:%Y-%m-%d}|k")
+    await api.state.redis.zadd(f"{prefix}:pending", {"told:0": far})
+    asked = (tenant.tenant_id, tenant.lineage, of, work("USD", "new:0"))
+    assert (await store.acquire(*asked)).what == "unknown"
+    spent = dict.fromkeys([each.account for each in of], 0)
+    await store.seed(tenant.tenant_id, Snapshot(0, spent, (), NOW, {}), mend=False)
+    answer = await store.acquire(*asked)
+    assert answer.what == "held"
+    assert [(level.spent, level.held) for level in answer.levels] == [(0, 0)] * 2
 
 
 class Books:

@@ -4,6 +4,7 @@ with its place, its limit and what to do; what is not is compiled, and followed 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,15 @@ def test_values_are_no_keywords(keyword: str) -> None:
     check_counts("json_schema", json.dumps({keyword: [{"minLength": 10**9}]}))
 
 
+@pytest.mark.parametrize("name", ["const", "default", "required", "properties", "pattern"])
+@pytest.mark.parametrize("where", ["properties", "$defs", "patternProperties"])
+def test_properties_may_have_names_of_keywords(name: str, where: str) -> None:
+    schema = {where: {name: {"items": {"minLength": 10**9}}}}
+    with pytest.raises(ValueError, match=f"^minLength at #/{re.escape(where)}/{name}/items is "):
+        check_counts("json_schema", json.dumps(schema))
+    assert has_expressions(json.dumps(schema)) == (where == "patternProperties")
+
+
 COUNTS = [
     ("a{2001}", "{2001}", 2_000),
     ("x[{}]a{0,10001}", "{0,10001}", 10_000),
@@ -134,6 +144,9 @@ def test_what_is_no_count_is_none(expression: str) -> None:
         ('start: (a{0,20}){20}\na: "x"', "start", 200),
         ('start: b{0,8}\nb: c{0,8} // x{9}\nc: d{0,8}\nd: "x" | start', "start", 200),
         ('start: a{0,101}\na: "x"?', "start", 200),
+        ('start: A\nA: B{0,50}\nB: C{0,50} "y"\nC: /[a-z]/', "A", 200),
+        ('root ::= row{0,50}\nrow ::= [^"{3}\\]]{0,50} "x"', "root", 200),
+        ("root ::= ROW{0,50}\nROW ::= cell{0,50}\ncell ::= [a-z]", "root", 200),
     ],
 )
 def test_counts_of_rules_and_their_products(text: str, rule: str, limit: int | None) -> None:

@@ -39,6 +39,7 @@ _CHARACTERS = dict.fromkeys(("minLength", "maxLength"), CHARACTERS_MAX)
 _ENTRIES = ("minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains")
 _LIMITS = {**_CHARACTERS, **dict.fromkeys(_ENTRIES, ENTRIES_MAX)}
 _EXPRESSIONS = frozenset({"pattern", "patternProperties", "format", "x-guidance"})
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _AS_THEY_ARE = ("const", "enum", "default", "examples", "required", "x-guidance")
 _SHOWN_MAX = 80  # characters of a place
 _JSON = re.compile(r"%json\s*(?=\{)")
@@ -74,16 +75,20 @@ def _brings_expressions(node: dict[str, Any]) -> bool:
 
 
 def _nodes(schema: Any, place: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """All objects of a schema but those that are values, each with its place."""
-    waiting = [(schema, place)]
+    """All schemas in a schema, each with its place: no values, and no objects whose keys are names
+    that somebody chose."""
+    waiting = [(schema, place, False)]
     while waiting:
-        node, place = waiting.pop()
+        node, place, is_map = waiting.pop()
         if isinstance(node, list):
-            waiting += [(each, f"{place}/{number}") for number, each in enumerate(node)]
-        if isinstance(node, dict):
-            yield node, place
+            waiting += [(each, f"{place}/{number}", False) for number, each in enumerate(node)]
+        elif isinstance(node, dict):
+            if not is_map:
+                yield node, place
             waiting += [
-                (each, f"{place}/{name}") for name, each in node.items() if name not in _AS_THEY_ARE
+                (each, f"{place}/{name}", not is_map and name in _MAPS)
+                for name, each in node.items()
+                if is_map or name not in _AS_THEY_ARE
             ]
 
 

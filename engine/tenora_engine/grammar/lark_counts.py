@@ -1,5 +1,5 @@
-"""Counts of a grammar in Lark's form: each repetition of a rule, with the product of those within
-it, through the names of other rules. It reads no more of the form than that takes."""
+"""Counts of a grammar in Lark's form or GBNF: each repetition of a rule, with the product of those
+within it, through the names of other rules. It reads no more of the form than that takes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from dataclasses import dataclass, field
 
 from tenora_engine.grammar.repeats import count_at
 
-_TOKEN = re.compile(
-    r"""(?P<skip>[ \t\r\f]+|//[^\n]*|\#[^\n]*)
+_GBNF = "::="
+_CLASS = (
+    r"(?P<class>\[(?:\\.|[^\]\\\n])*\]) | "  # of letters; in Lark's own form it may be left out
+)
+_PARTS = r"""(?P<skip>[ \t\r\f]+|//[^\n]*|\#[^\n]*)
       | (?P<line>\n+)
       | (?P<text>"(?:\\.|[^"\\\n])*"i?)
       | (?P<regex>/(?!/)(?:\\.|[^/\\\n])+/[imslux]*)
       | (?P<dots>~\s*(\d{1,18})(?:\s*\.\.\s*(\d{1,18}))?)
-      | (?P<head>[!?]?[A-Za-z_][\w-]*(?:\.-?\d+)?(?:\[[^\]\n]*\])?\s*:(?!:))
+      | (?P<head>[!?]?[A-Za-z_][\w-]*(?:\.-?\d+)?(?:\[[^\]\n]*\])?\s*(?::(?!:)|::=))
       | (?P<name>[A-Za-z_][\w-]*)
-      | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
+      | (?P<other>.)"""
+_TOKEN = re.compile(_PARTS, re.VERBOSE | re.DOTALL)
+_TOKEN_OF_GBNF = re.compile(_CLASS + _PARTS, re.VERBOSE | re.DOTALL)
 _STEPS_MAX = 200_000
 _ANY = 2
 """As what `*`, `+` and `?` count within a count: a rule that may be there or not."""
@@ -71,16 +74,16 @@ class _Repeated:
 
 def rules_of(text: str) -> Rules:
     """Everything that is counted in it."""
-    reader = _Reader()
+    reader = _Reader(has_terminals=_GBNF not in text)
     for kind, token, end in _tokens(text):
         reader.read(kind, token, text, end)
     return Rules([*_multiplied(reader)], reader.patterns)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
-    place = 0
+    place, token = 0, _TOKEN_OF_GBNF if _GBNF in text else _TOKEN
     for _ in range(_STEPS_MAX):
-        found = _TOKEN.match(text, place)
+        found = token.match(text, place)
         if found is None:
             return
         place = found.end()
@@ -93,13 +96,18 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, *, has_terminals: bool) -> None:
+        self.has_terminals = has_terminals
         self.rule = ""
         self.wholes: dict[str, _Part] = {"": _Part()}
         self.repeated: list[_Repeated] = []
         self.patterns: list[tuple[str, str]] = []
         self._open = [self.wholes[""]]
         self._last = _Part()
+
+    def is_terminal(self, name: str) -> bool:
+        """It is the lexer's: what counts within it is counted there."""
+        return self.has_terminals and name.isupper()
 
     def read(self, kind: str, token: str, text: str, place: int) -> None:
         if kind == "head":
@@ -119,7 +127,7 @@ class _Reader:
             self._open.append(_Part())
         elif token in (")", "]") and len(self._open) > 1:
             self._keep(self._open.pop())
-        elif kind in ("text", "regex", "name"):
+        elif kind in ("text", "regex", "name", "class"):
             if kind == "regex":
                 self.patterns.append((self.rule, token[1 : token.rindex("/")]))
             self._keep(_Part({token: 1} if kind == "name" else {}))
@@ -138,20 +146,23 @@ class _Reader:
 
 
 def _multiplied(reader: _Reader) -> Iterator[RuleRepeat]:
-    known: dict[str, int] = {}
+    known: dict[tuple[str, bool], int] = {}
 
-    def within(part: _Part, open_: frozenset[str]) -> int:
+    def within(part: _Part, open_: frozenset[str], rule: str) -> int:
         most = part.product
         for name, times in part.names.items():
-            if name.isupper() or name in open_ or name not in reader.wholes:
-                continue  # a terminal is the lexer's
-            if name not in known:
-                known[name] = within(reader.wholes[name], open_ | {name})
-            most = max(most, times * known[name])
+            if name in open_ or name not in reader.wholes:
+                continue
+            if reader.is_terminal(name) and not reader.is_terminal(rule):
+                continue
+            key = name, reader.is_terminal(rule)
+            if key not in known:
+                known[key] = within(reader.wholes[name], open_ | {name}, rule)
+            most = max(most, times * known[key])
         return most
 
     for each in reader.repeated:
         times = each.most if each.most is not None else max(each.least, _ANY)
-        inner = within(each.what, frozenset({each.rule}))
+        inner = within(each.what, frozenset({each.rule}), each.rule)
         product = times * inner if inner > 1 else 1  # alone it costs nothing
         yield RuleRepeat(each.rule, each.text, each.least, each.most, product)
