@@ -158,7 +158,7 @@ async def filled(world: World) -> None:
     true_up = TrueUp(state.db, state.budgets.store, state.metrics, state.seal)
     await true_up.run_once()
     spent = f"tenora:budgets:{{{world.people[0].tenant.id}}}:spent"
-    await redis.hincrby(spent, f"m:{time.strftime('%Y-%m', time.gmtime())}", 7)
+    await redis.hincrby(spent, f"m:{time.strftime('%Y-%m', time.gmtime())}:USD", 7)
     assert await true_up.compare(world.people[0].tenant.id)
     tier = shared_tier(world.url)
     for seed in (1, 2):

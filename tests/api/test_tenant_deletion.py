@@ -244,7 +244,7 @@ def make_up(link: psycopg.Connection[tuple[Any, ...]], table: str, tenant_id: st
     ).fetchall()
     own: dict[str, object] = {"text": tenant_id, "uuid": uuid5(NAMESPACE_OID, tenant_id)}
     made = {name: (_MADE_UP | own)[kind] for name, kind in columns}
-    if not DELETED[table]:
+    if condition(table).startswith("tenant_id = "):
         made["tenant_id"] = tenant_id
     if table == "webhook_queue":
         event = link.execute("SELECT id FROM events WHERE tenant_id = %s", [tenant_id]).fetchone()

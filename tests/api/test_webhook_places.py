@@ -173,7 +173,7 @@ async def claimed(api: Api, limit: int, *, of_tenant: int = 8) -> list[str]:
     wanted = Claim(of_endpoint=4, of_tenant=of_tenant, limit=limit, lease_s=60)
     async with api.state.db.admin_session() as session:
         ids = await repository.claim(session, wanted)
-        return [str(row.tenant_id) for row, _, _ in await repository.to_send(session, ids)]
+        return [str(due.row.tenant_id) for due in await repository.to_send(session, ids)]
 
 
 async def test_tenants_take_turns(api: Api) -> None:

@@ -288,7 +288,7 @@ class World:
         """Redis and the model say the same of every account that is known, and of what is held."""
         for key in KEYS:
             budgets = self.budgets[0]
-            asked = budgets_of(self.context(key), self.now)
+            asked = budgets_of(self.context(key), self.now, "USD")
             answer = await budgets.store.acquire(self.tenant_id, key, asked, NOTHING)
             for level, (account, _) in zip(
                 answer.levels, self.model.budgets(key, self.now), strict=True

@@ -222,7 +222,7 @@ async def test_the_true_up_follows_the_books(api: Api) -> None:
     metrics = Metrics()
     true_up = TrueUp(api.state.db, store, metrics, api.state.seal)
     assert await true_up.compare(tenant.id) == []
-    account = f"m:{datetime.now(UTC):%Y-%m}"
+    account = f"m:{datetime.now(UTC):%Y-%m}:USD"
     for off in (-1000, 5):
         key = f"tenora:budgets:{{{tenant.id}}}:spent"
         await api.state.redis.hincrby(key, account, off)

@@ -81,8 +81,8 @@ class World:
     async def agree(self, then: int) -> None:
         """By `then`, when the hour of the last use is over."""
         seeder = Seeder(self.books.db, store=None)  # type: ignore[arg-type]
-        found = await seeder.spent(self.books.tenant_id, ["credit"], self.at(then))
-        balance = max(found["credit_cap"] - found["credit"], 0)
+        found = await seeder.spent(self.books.tenant_id, ["credit:USD"], self.at(then))
+        balance = max(found["credit_cap:USD"] - found["credit:USD"], 0)
         paid = modelled(self.grants, self.uses)
         owed = sum(
             each.amount - units

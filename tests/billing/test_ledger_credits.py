@@ -227,7 +227,7 @@ async def test_a_budget_takes_nothing_of_a_new_grant_for_what_is_invoiced(books:
     await give(books, hours(10), 20)
     await use(books, hours(11), 4)
     async with books.db.admin_session() as session:
-        credit = await credit_of(session, books.tenant_id, hours(12))
+        credit = await credit_of(session, books.tenant_id, hours(12), "USD")
         spent = await amounts_spent(session, books.tenant_id, credit.since, hours(12))
     assert await apply(books, hours(12)) == [10, 4]
     owed = -(await totals(books))["credit:granted"]

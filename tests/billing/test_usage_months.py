@@ -193,10 +193,10 @@ async def test_a_month_stays_while_it_is_needed(
     assert await keeper.run_once(TODAY) == []
     async with api.state.db.admin_session() as session:
         await session.execute(change, {"begins": idle, "ends": ends + timedelta(hours=1)})
-        before = await credit_of(session, tenant.id, ends + timedelta(days=1))
+        before = await credit_of(session, tenant.id, ends + timedelta(days=1), "USD")
     assert await keeper.run_once(TODAY) == [month]  # whose credit begins and ends, without use then
     async with api.state.db.admin_session() as session:
-        assert await credit_of(session, tenant.id, ends + timedelta(days=1)) == before
+        assert await credit_of(session, tenant.id, ends + timedelta(days=1), "USD") == before
     assert before.cap > 0  # what it paid
 
 

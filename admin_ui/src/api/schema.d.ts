@@ -4816,7 +4816,9 @@ export interface components {
         /**
          * BudgetView
          * @description `held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
-         *     `hard` if nothing is left. `currency` is null while no price list is in force. `api_key_id`: the
+         *     `hard` if nothing is left. A cap holds in each currency by itself: `spent` and `held` are the
+         *     amounts in `currency`, which is null while no price list is in force; a currency other than that
+         *     of most prices is listed once something was spent in it. `api_key_id`: the
          *     key whose budget it is, which may be one that the asking key comes from.
          */
         BudgetView: {
@@ -6289,8 +6291,7 @@ export interface components {
          * ForecastBudget
          * @description The plan's monthly budget and its soft limit, in the `currency` of the tenant's price list
          *     (null while none is in force). `reached_on` is the day on which the budget will be used up if
-         *     spending continues like this, with all currencies added up, as budgets do; null if that is not
-         *     within this month.
+         *     spending in that currency continues like this; null if that is not within this month.
          */
         ForecastBudget: {
             /** Action */

@@ -27,6 +27,7 @@ from tenora_engine.errors import (
 from tenora_engine.fair_cache import FairCache
 from tenora_engine.grammar.checker import NICENESS, Checker, GrammarCostError
 from tenora_engine.grammar.closing import hints_of
+from tenora_engine.grammar.counts import has_expressions, least_of
 from tenora_engine.grammar.guide import (
     SLOW_S,
     TENANT_ALLOWANCES,
@@ -70,11 +71,20 @@ Made = Guide | Refusal | EngineError
 """An error is no verdict: of the checker, the model's folder, the machine. It is not kept."""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """By one request: for so many sequences, each of so many tokens at most."""
+
+    count: int
+    max_tokens: int
+    future: Future[list[Guide]]
+
+
 @dataclass(eq=False)
 class _Job:
     key: Key
     grammar: Grammar
-    asked: list[tuple[int, Future[list[Guide]]]] = field(default_factory=list)
+    asked: list[_Asked] = field(default_factory=list)
 
 
 class GrammarCompiler:
@@ -107,17 +117,18 @@ class GrammarCompiler:
         """A guide for each of the request's sequences. The Future may hold InvalidRequestError (it
         is not supported, too large, or takes too long), QueueFullError, GrammarsUnavailableError or
         EngineUnavailableError."""
-        grammar, count = request.sampling.grammar, request.sampling.n
+        sampling, grammar = request.sampling, request.sampling.grammar
         assert grammar is not None
         future: Future[list[Guide]] = Future()
         future.set_running_or_notify_cancel()
+        asked = _Asked(sampling.n, sampling.max_tokens, future)
         try:
-            found = self._find(grammar, request.tenant.namespace, count, future)
+            found = self._find(grammar, request.tenant.namespace, asked)
         except Exception as error:
             future.set_exception(error)
             return future
         if found is not None:
-            _give(found, grammar, count, future)
+            _give(found, grammar, asked)
         return future
 
     def prepare(self) -> None:
@@ -133,20 +144,18 @@ class GrammarCompiler:
         """What is being compiled ends with EngineUnavailableError."""
         with self._lock:
             self._closed = True
-            left = [asked for job in self._jobs.values() for asked in job.asked]
+            left = [asked.future for job in self._jobs.values() for asked in job.asked]
             self._jobs.clear()
             self._waiting.clear()
             pool, checkers = self._pool, list(self._checkers)
-        for _, future in left:
+        for future in left:
             future.set_exception(EngineUnavailableError("the engine was stopped"))
         for checker in checkers:
             checker.close()
         if pool is not None:
             pool.shutdown(wait=False)
 
-    def _find(
-        self, grammar: Grammar, namespace: str, count: int, future: Future[list[Guide]]
-    ) -> Guide | Refusal | None:
+    def _find(self, grammar: Grammar, namespace: str, asked: _Asked) -> Guide | Refusal | None:
         """What is known of it; None when the future is to be told later."""
         self._check(grammar)
         key = namespace, grammar.kind, grammar.text
@@ -176,7 +185,7 @@ class GrammarCompiler:
                         THREADS, "tenora-grammar", initializer=_give_way
                     )
                 self._pool.submit(self._work)
-            job.asked.append((count, future))
+            job.asked.append(asked)
         return None
 
     def _refuse_debtor(self, namespace: str) -> None:
@@ -211,8 +220,8 @@ class GrammarCompiler:
                     return  # closed
                 if not isinstance(made, EngineError):
                     self._keep(job.key, made)
-            for count, future in job.asked:
-                _give(made, job.grammar, count, future)
+            for asked in job.asked:
+                _give(made, job.grammar, asked)
 
     def _next(self) -> _Job | None:
         """Of the tenant whose grammars have taken least lately: who sends few and quick ones waits
@@ -247,9 +256,11 @@ class GrammarCompiler:
         except Exception as error:
             return _unknown(grammar, error)
         try:
-            guide = self._guide(text, namespace)
+            is_plain = grammar.kind == "json_schema" and not has_expressions(grammar.text)
+            guide = self._guide(text, namespace, is_plain)
             if isinstance(guide, Guide) and grammar.kind == "json_schema":
                 guide.hints = hints_of(grammar.text)
+                guide.least_tokens = self._the_vocabulary().least_tokens(least_of(grammar.text))
             return guide
         except InvalidRequestError as error:
             return error
@@ -260,11 +271,13 @@ class GrammarCompiler:
         except BaseException as error:  # a panic of the library, by what it was given
             return self._refused(f"the grammar could not be compiled: {error}", COST_KEPT_S)
 
-    def _guide(self, text: str, namespace: str) -> Guide | Refusal:
+    def _guide(self, text: str, namespace: str, is_plain: bool) -> Guide | Refusal:
         """Of what the checker has passed. Where its beginning is slow some more of it is looked
         at."""
         vocabulary, started_s = self._the_vocabulary(), time.thread_time()
-        guide = Guide(vocabulary, vocabulary.matcher(text), self._allowance(namespace))
+        guide = Guide(
+            vocabulary, vocabulary.matcher(text, is_plain=is_plain), self._allowance(namespace)
+        )
         if time.thread_time() - started_s > SLOW_S and guide.is_too_slow():
             return self._refused(TOO_SLOW, COST_KEPT_S)
         self.num_compiled += 1
@@ -326,18 +339,21 @@ def _unknown(grammar: Grammar, error: BaseException) -> GrammarsUnavailableError
     return GrammarsUnavailableError(f"the grammar could not be compiled: {error}")
 
 
-def _give(
-    made: Made,
-    grammar: Grammar,
-    count: int,
-    future: Future[list[Guide]],
-) -> None:
-    if isinstance(made, Guide):
-        future.set_result([made.begin(grammar) for _ in range(count)])
+def _give(made: Made, grammar: Grammar, asked: _Asked) -> None:
+    if isinstance(made, Guide) and made.least_tokens > asked.max_tokens:
+        error = InvalidRequestError(
+            "the JSON schema's minItems, minLength or minProperties need answers of "
+            f"{made.least_tokens} tokens or more, and this request allows {asked.max_tokens}: use "
+            "smaller ones, or raise max_tokens",
+            grammar.param,
+        )
+        asked.future.set_exception(error)
+    elif isinstance(made, Guide):
+        asked.future.set_result([made.begin(grammar) for _ in range(asked.count)])
     elif isinstance(made, Refusal):
-        future.set_exception(InvalidRequestError(made.reason, grammar.param))
+        asked.future.set_exception(InvalidRequestError(made.reason, grammar.param))
     else:
-        future.set_exception(made)
+        asked.future.set_exception(made)
 
 
 def _give_way() -> None:

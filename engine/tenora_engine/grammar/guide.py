@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.grammar.closing import Hints, JsonAnswer
+from tenora_engine.grammar.counts import Least
 from tenora_engine.grammar.limits import parser_limits
 from tenora_engine.grammar.reasons import reason_of
 from tenora_engine.request import Grammar
@@ -90,12 +91,31 @@ class Vocabulary:
                 self._tokens[text] = tokens
         return tokens
 
-    def matcher(self, grammar: str) -> Any:  # llguidance.LLMatcher
-        """At its beginning, with its first mask made. Raises ValueError with the reason why there
+    def least_tokens(self, least: Least) -> int:
+        """How many tokens an answer has that has at least so much."""
+        if not least:
+            return 0
+        longest, most_commas = self._widest
+        return least.tokens(longest, most_commas)
+
+    @cached_property
+    def _widest(self) -> tuple[int, int]:
+        """(the bytes of its longest token, the most commas of one that can be in JSON)."""
+        known = self.tokenizer
+        ids = [each for each in range(known.vocab_size) if not known.is_special_token(each)]
+        tokens = [self.bytes_of(token_id) for token_id in ids]
+        commas = (token.count(b",") for token in tokens if b",," not in token)
+        return max(map(len, tokens)), max(commas)
+
+    def matcher(self, grammar: str, *, is_plain: bool = False) -> Any:  # llguidance.LLMatcher
+        """At its beginning, with its first mask made; `is_plain`: without expressions of whoever
+        wrote it. Raises ValueError with the reason why there
         is none."""
         from llguidance import LLMatcher
 
-        made = LLMatcher(self.tokenizer, grammar, log_level=0, limits=parser_limits())
+        made = LLMatcher(
+            self.tokenizer, grammar, log_level=0, limits=parser_limits(is_plain=is_plain)
+        )
         if not made.is_error():
             made.compute_bitmask()  # copies share what this has found out
         if made.is_error():
@@ -228,6 +248,7 @@ class Guide:
         self.allowance = allowance or Allowance()
         self.error: str | None = None  # why it cannot go on
         self.hints: Hints | None = None  # of a JSON schema
+        self.least_tokens = 0  # what the counts of a JSON schema demand of every answer
         self.answer: JsonAnswer | None = None  # of what is JSON and is to end in time
 
     def copy(self) -> Guide:

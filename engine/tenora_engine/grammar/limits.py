@@ -24,7 +24,13 @@ without, but never a run of them, of which a weak model would find no end."""
 CHECK_MEMORY_BYTES = 512 * 1024**2  # address space of the process that compiles a grammar first
 
 
-def parser_limits() -> Any:  # llguidance.LLParserLimits
+PLAIN_STATES = 100_000
+"""Lexer states where a schema brings no expressions of its own, and they come by the characters
+that an answer has: 400 bytes each, so that 42 MB are the most."""
+
+
+def parser_limits(*, is_plain: bool = False) -> Any:  # llguidance.LLParserLimits
     from llguidance import LLParserLimits
 
-    return LLParserLimits(**PARSER_LIMITS)
+    own = {"max_lexer_states": PLAIN_STATES} if is_plain else {}
+    return LLParserLimits(**(PARSER_LIMITS | own))

@@ -15,6 +15,11 @@ _SENTENCES = {
     "EndOfSentence": "it has ended",
     "InternalError": "the library failed on it",
 }
+_TOO_MUCH = {
+    "too many states": "what was written has used up what its strings and expressions may take",
+    "too many expressions": "its expressions may go on in too many ways",
+}
+_ADVICE = "use smaller counts (maxLength, {m,n}), none, or an expression that begins with ^"
 _UNTOLD = "what may come next takes too long to find"
 _TAIL = "<non-verbose/>"  # the library's, where it would say more to its own people
 
@@ -28,4 +33,7 @@ def sentence_of(error: str) -> str:
     """The library's words on one line, or what its state means."""
     lines = error.strip().removesuffix(_TAIL).splitlines()
     said = "; ".join(line.strip() for line in lines if line.strip())
+    for beginning, sentence in _TOO_MUCH.items():
+        if beginning in said:
+            return f"{sentence}; {_ADVICE}"
     return _SENTENCES.get(said, said) or _UNTOLD

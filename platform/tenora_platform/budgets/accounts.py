@@ -19,7 +19,10 @@ from tenora_platform.usage.records import billable, usage_event
 
 BudgetName = Literal["key_day", "key_month", "account_month", "plan_day", "plan_month", "credit"]
 CREDIT: Literal["credit"] = "credit"
-"""The account of prepaid credit; it has no period."""
+"""Of prepaid credit; it has no period."""
+
+NO_CURRENCY = "XXX"
+"""ISO 4217's code for none: where no price holds, nothing is spent."""
 
 _WIDE = Context(prec=80)
 _NANO = Decimal(10) ** 9
@@ -27,7 +30,8 @@ _NANO = Decimal(10) ** 9
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One cap. `account` is the name of its counter in Redis; `cap` None: Redis has it (credit)."""
+    """One cap, of amounts of one currency: no other amount counts for it. `account` is the name of
+    its counter in Redis; `cap` None: Redis has it (credit)."""
 
     name: BudgetName
     account: str
@@ -49,6 +53,7 @@ class Charge:
     keys: tuple[str, ...]  # the key, or person, and the keys it comes from
     at: datetime
     nanos: int
+    currency: str
     output_tokens: int = 0
 
 
@@ -64,8 +69,9 @@ def has_budget(tenant: TenantContext) -> bool:
 
 def budgets_of(tenant: TenantContext, now: datetime, currency: str | None = None) -> list[Budget]:
     """Those of its key first, then of the keys that it comes from: the narrowest one that refuses
-    is the one that is named. `currency` is that of the tenant's prices; an account's budget in
-    another holds nothing up, for no amount is compared with one of another currency."""
+    is the one that is named. `currency` is that of a price, None where there is none. The caps of
+    plans and keys hold in each currency by itself, credit is what was granted in it, and an
+    account's budget in another holds nothing up."""
     day, month = day_start(now), month_start(now)
     plan = tenant.plan
     every: list[tuple[BudgetName, Caps, str | None, Decimal | None, datetime]] = []
@@ -81,14 +87,16 @@ def budgets_of(tenant: TenantContext, now: datetime, currency: str | None = None
     found = [
         Budget(
             name=name,
-            account=account_of(name, start, of),
+            account=account_of(
+                name, start, of, _currency_of(name, tenant, currency) or NO_CURRENCY
+            ),
             cap=nanos_within(cap),
             soft=caps.budget_soft,
             degrade=caps.budget_action == "degrade",
             key_id=of,
             start=start,
             resets_at=_end(name, start),
-            currency=tenant.account_currency if name == "account_month" else currency,
+            currency=_currency_of(name, tenant, currency),
         )
         for name, caps, of, cap, start in every
         if cap is not None
@@ -97,7 +105,7 @@ def budgets_of(tenant: TenantContext, now: datetime, currency: str | None = None
         found.append(
             Budget(
                 name=CREDIT,
-                account=CREDIT,
+                account=f"{CREDIT}:{currency or NO_CURRENCY}",
                 cap=None,
                 soft=tenant.plan.budget_soft,
                 degrade=tenant.plan.budget_action == "degrade",
@@ -115,14 +123,23 @@ def _account_cap(tenant: TenantContext, currency: str | None) -> Decimal | None:
     return tenant.account_cap if is_in_it else None
 
 
+def _currency_of(name: BudgetName, tenant: TenantContext, currency: str | None) -> str | None:
+    return tenant.account_currency if name == "account_month" else currency
+
+
 def _end(name: BudgetName, start: datetime) -> datetime:
     return start + timedelta(days=1) if name.endswith("day") else next_month(start)
 
 
-def account_of(name: BudgetName, start: datetime, key_id: str | None) -> str:
-    """`d:2026-11-22`, `m:2026-11`, and of one key `k:<key id>:d:2026-11-22`: the scripts know."""
-    period = f"d:{start:%Y-%m-%d}" if name.endswith("day") else f"m:{start:%Y-%m}"
-    return period if key_id is None else f"k:{key_id}:{period}"
+def account_of(name: BudgetName, start: datetime, key_id: str | None, currency: str) -> str:
+    """`d:2026-11-22:USD`, `m:2026-11:USD`, and of one key `k:<key id>:d:2026-11-22:USD`: the
+    scripts know."""
+    account = f"{_period(name, start)}:{currency}"
+    return account if key_id is None else f"k:{key_id}:{account}"
+
+
+def _period(name: BudgetName, start: datetime) -> str:
+    return f"d:{start:%Y-%m-%d}" if name.endswith("day") else f"m:{start:%Y-%m}"
 
 
 def day_start(time: datetime) -> datetime:
@@ -167,5 +184,6 @@ def charge_for(rating: Rating, keys: tuple[str, ...]) -> Charge:
         keys=keys,
         at=event.event_time,
         nanos=rating.nanos,
+        currency=NO_CURRENCY if rating.price is None else rating.price.currency,
         output_tokens=event.output_tokens,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
 
@@ -22,10 +22,10 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The cap of what is spent from `since` on: what was granted less what has lapsed of it, what
-    the plan includes, and what was used before the newest grant beyond all that held then, which no
-    grant pays. It holds until `until`, when the next grant expires or a month begins that has its
-    own included usage (None: never)."""
+    """In one currency, the cap of what is spent from `since` on: what was granted less what has
+    lapsed of it, what the plan includes, and what was used before the newest grant beyond all that
+    held then, which no grant pays. It holds until `until`, when the next grant expires or a month
+    begins that has its own included usage (None: never)."""
 
     cap: Decimal
     since: datetime
@@ -43,10 +43,11 @@ class Spell:
     due: Mapping[str, Decimal]
 
 
-async def credit_of(session: AsyncSession, tenant_id: str, now: datetime) -> Credit:
+async def credit_of(session: AsyncSession, tenant_id: str, now: datetime, currency: str) -> Credit:
     """What lapsed is told from usage, late usage counted, and not from what was written down of it.
-    Without grants there is nothing to spend."""
-    grants = await repository.grants(session, tenant_id)
+    Without grants in this currency there is nothing to spend in it."""
+    every = await repository.grants(session, tenant_id)
+    grants = [each for each in every if each.currency == currency]
     if not grants:
         return Credit(cap=Decimal(0), since=now, until=None)
     since, newest = grants[0].created_at, grants[-1].created_at
@@ -54,14 +55,21 @@ async def credit_of(session: AsyncSession, tenant_id: str, now: datetime) -> Cre
     expired = expired_of(grants, now)
     last = max((newest, this_month, *(when for when, _ in expired)))
     terms = await tenant_terms(session, tenant_id)
-    spells = await spells_of(session, tenant_id, grants, terms, newest, last)
+    spells = [
+        _only(each, currency)
+        for each in await spells_of(session, tenant_id, grants, terms, newest, last)
+    ]
     paid = paid_by(grants, spells)
     closed = {grant.id for _, grant in expired}
     left = exact_sum(paid[each.id] if each.id in closed else each.amount for each in grants)
-    free = await _free(session, tenant_id, terms, spells, since, this_month)
+    included = _included(terms, this_month.date(), currency)
+    earlier = await _used_before(session, tenant_id, since, this_month, currency)
+    free = exact_sum(
+        (_freed(spells, since, this_month), max(exact_sum((included, -earlier)), Decimal(0)))
+    )
     ends = [each.expires_at for each in grants if each.expires_at and each.id not in closed]
     next_month = end_of(month_of(now))
-    if terms.included(month_of(now)) or terms.included(next_month):
+    if included or _included(terms, next_month, currency):
         ends.append(midnight(next_month))
     beyond = _beyond(grants, [each for each in spells if since <= each.start < newest])
     return Credit(
@@ -71,27 +79,34 @@ async def credit_of(session: AsyncSession, tenant_id: str, now: datetime) -> Cre
     )
 
 
-async def _free(
-    session: AsyncSession,
-    tenant_id: str,
-    terms: TenantTerms,
-    spells: Iterable[Spell],
-    since: datetime,
-    this_month: datetime,
-) -> Decimal:
-    """What is included of the usage from `since` on: in past months what was used of it, of the
-    present one all that was not used before `since`."""
+def _only(spell: Spell, currency: str) -> Spell:
+    """What of it is in one currency."""
+    used, due = (
+        {currency: each[currency]} if currency in each else {} for each in (spell.used, spell.due)
+    )
+    return Spell(spell.start, spell.end, used, due)
+
+
+def _included(terms: TenantTerms, month: date, currency: str) -> Decimal:
+    return terms.included(month).get(currency, Decimal(0))
+
+
+def _freed(spells: Iterable[Spell], since: datetime, this_month: datetime) -> Decimal:
+    """What was included of the usage from `since` on, in past months; all of one currency."""
     before = [each for each in spells if since <= each.start and each.end <= this_month]
     used = exact_sum(amount for each in before for amount in each.used.values())
     due = exact_sum(amount for each in before for amount in each.due.values())
-    left = terms.included(this_month.date())
-    if left and since > this_month:
-        earlier = await repository.amounts_spent(session, tenant_id, this_month, since)
-        left = {
-            currency: max(exact_sum((amount, -earlier.get(currency, Decimal(0)))), Decimal(0))
-            for currency, amount in left.items()
-        }
-    return exact_sum((used, -due, *left.values()))
+    return exact_sum((used, -due))
+
+
+async def _used_before(
+    session: AsyncSession, tenant_id: str, since: datetime, this_month: datetime, currency: str
+) -> Decimal:
+    """In the present month, before `since`."""
+    if since <= this_month:
+        return Decimal(0)
+    used = await repository.amounts_spent(session, tenant_id, this_month, since)
+    return used.get(currency, Decimal(0))
 
 
 def _beyond(grants: Sequence[CreditGrantRow], spells: Sequence[Spell]) -> Decimal:

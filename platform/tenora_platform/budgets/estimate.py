@@ -10,7 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from tenora_platform.auth import TenantContext
-from tenora_platform.billing.price_lists import Prices
+from tenora_platform.billing.price_lists import Prices, Scope
 from tenora_platform.billing.rating import (
     Billable,
     UnratableError,
@@ -19,12 +19,24 @@ from tenora_platform.billing.rating import (
     nanos_charged,
     priced,
 )
+from tenora_platform.budgets.accounts import NO_CURRENCY
 from tenora_platform.budgets.hold import Run, event_ids
 from tenora_platform.budgets.store import Wanted, Work
 from tenora_platform.errors import UnavailableError
 
 UNKNOWN_TOKENS = 256
 """Output tokens that a sequence is expected to have until its model has a history."""
+
+
+def currency_of(
+    prices: Prices, tenant: TenantContext, runs: Sequence[Run], now: datetime
+) -> str | None:
+    """In which currency a request is priced; None where no list holds for it."""
+    context = runs[0].request.context
+    adapter = context.get("adapter_id") or None
+    scope = Scope(adapter, tenant.tenant_id, tenant.plan.name, context["model"])
+    price = prices.choose(scope, now)
+    return None if price is None else price.currency
 
 
 def estimate(
@@ -85,6 +97,7 @@ def estimate(
         sequences=sequences,
         token_nanos=float(exact_amount(10**9, token)),
         unknown_tokens=UNKNOWN_TOKENS,
+        currency=currency_of(prices, tenant, runs, now) or NO_CURRENCY,
     )
 
 

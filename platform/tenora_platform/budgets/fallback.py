@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_platform.auth import TenantContext
-from tenora_platform.budgets.accounts import Budget, Charge, day_start, month_start
+from tenora_platform.budgets.accounts import NO_CURRENCY, Budget, Charge, day_start, month_start
 from tenora_platform.budgets.hold import BudgetHold
 from tenora_platform.budgets.seeding import Seeder
 from tenora_platform.budgets.store import Answer, Level, Work
@@ -31,6 +31,7 @@ _LAG_S = 5.0  # what has been settled for longer is in the books
 class _Held:
     tenant_id: str
     keys: tuple[str, ...]
+    currency: str
     nanos: int
 
 
@@ -74,16 +75,16 @@ class LocalBooks:
     def took(self, hold: BudgetHold) -> None:
         tenant = hold.tenant
         for event_id, nanos in hold.amounts.items():
-            self._held[event_id] = _Held(tenant.tenant_id, tenant.lineage, nanos)
+            self._held[event_id] = _Held(tenant.tenant_id, tenant.lineage, hold.currency, nanos)
 
     def gave_back(self, hold: BudgetHold) -> None:
         for event_id in hold.amounts:
             self._held.pop(event_id, None)
 
-    def held(self, event_id: str) -> tuple[int, tuple[str, ...]] | None:
-        """(nanos, its keys) of a sequence that still runs here."""
+    def held(self, event_id: str) -> tuple[int, str, tuple[str, ...]] | None:
+        """(nanos, currency, its keys) of a sequence that still runs here."""
         found = self._held.get(event_id)
-        return None if found is None else (found.nanos, found.keys)
+        return None if found is None else (found.nanos, found.currency, found.keys)
 
     def held_by_tenant(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = defaultdict(list)
@@ -114,7 +115,7 @@ class LocalBooks:
         spent = {each.budget.account: each.spent or 0 for each in answer.levels}
         for each in answer.levels:
             if each.budget.cap is None:
-                spent["credit_cap"] = each.cap or 0
+                spent[_cap_of(each.budget)] = each.cap or 0
         asked = (tenant_id, tuple(each.budget.account for each in answer.levels))
         _remember(self._known, asked, _Read(spent, now_s, now_s))
 
@@ -168,9 +169,9 @@ class LocalBooks:
         held = sum(
             each.nanos
             for each in self._held.values()
-            if each.tenant_id == tenant.tenant_id and _counts_for(each.keys, budget)
+            if each.tenant_id == tenant.tenant_id and _counts_for(each, budget)
         )
-        cap = read.spent.get("credit_cap", 0) if budget.cap is None else budget.cap
+        cap = read.spent.get(_cap_of(budget), 0) if budget.cap is None else budget.cap
         return Level(budget, spent, cap, held)
 
 
@@ -180,11 +181,16 @@ def _remember(reads: dict[_Asked, _Read], asked: _Asked, read: _Read) -> None:
     reads[asked] = read
 
 
-def _counts_for(keys: Sequence[str], budget: Budget) -> bool:
-    return budget.key_id is None or budget.key_id in keys
+def _cap_of(credit: Budget) -> str:
+    return f"credit_cap:{credit.currency or NO_CURRENCY}"
+
+
+def _counts_for(amount: _Held | Charge, budget: Budget) -> bool:
+    is_its_key = budget.key_id is None or budget.key_id in amount.keys
+    return is_its_key and amount.currency == (budget.currency or NO_CURRENCY)
 
 
 def _belongs(charge: Charge, budget: Budget) -> bool:
-    if not _counts_for(charge.keys, budget):
+    if not _counts_for(charge, budget):
         return False
     return budget.start is None or budget.start in (day_start(charge.at), month_start(charge.at))

@@ -39,11 +39,13 @@ class BudgetHold:
         budgets: Budgets,
         tenant: TenantContext,
         model: str,
+        currency: str,
         amounts: dict[str, int],
         levels: Sequence[Level],
     ) -> None:
         self.tenant = tenant
         self.model = model
+        self.currency = currency  # of its amounts
         self.amounts = amounts  # event id -> nanos
         self.levels = levels
         self._budgets = budgets

@@ -3,7 +3,7 @@ credit. No decisions, no commits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.billing.tables import PriceVersionRow
-from tenora_platform.budgets.accounts import Charge
+from tenora_platform.budgets.accounts import NO_CURRENCY, Charge
 from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.paging import having
 from tenora_platform.tenants.tables import ApiKeyRow, TenantRow
@@ -41,8 +41,10 @@ The index is by when it ended."""
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Of one account: events that ended from `start` until before `end`, of one key or of all."""
+    """Of one account: events that ended from `start` until before `end`, of one key or of all, and
+    were charged in one currency."""
 
+    currency: str
     start: datetime
     end: datetime | None = None
     key_id: str | None = None
@@ -51,14 +53,21 @@ class Span:
 async def spent(session: AsyncSession, tenant_id: str, span: Span) -> int:
     """Nanos, each event's whole amount rounded up once."""
     found = await _by_version(session, tenant_id, span, _nanos_of, _nanos)
-    return int(sum(found.values(), Decimal(0)))
+    return int((await _by_currency(session, found)).get(span.currency, Decimal(0)))
 
 
 async def amounts_spent(
     session: AsyncSession, tenant_id: str, start: datetime, end: datetime
 ) -> dict[str, Decimal]:
     """Of what ended in between, by currency, to all twelve decimals."""
-    found = await _by_version(session, tenant_id, Span(start, end), _amount_of, _amount)
+    span = Span("", start, end)
+    return await _by_currency(
+        session, await _by_version(session, tenant_id, span, _amount_of, _amount)
+    )
+
+
+async def _by_currency(session: AsyncSession, found: Mapping[int, Decimal]) -> dict[str, Decimal]:
+    """Sums of price versions as sums of their currencies; what had no price is in none."""
     query = select(PriceVersionRow.no, PriceVersionRow.currency)
     total: dict[str, Decimal] = {}
     for no, currency in await session.execute(query.where(PriceVersionRow.no.in_(list(found)))):
@@ -72,6 +81,12 @@ _Summed = type[UsageDayRow] | type[UsageHourRow]
 
 def _nanos(row: _Rated) -> ColumnElement[Decimal]:
     return func.ceil(row.amount * 10**9)
+
+
+def _currency(row: _Rated) -> ColumnElement[str]:
+    version = PriceVersionRow
+    found = select(version.currency).where(version.no == row.price_version_no).scalar_subquery()
+    return func.coalesce(found, NO_CURRENCY)
 
 
 def _amount(row: _Rated) -> ColumnElement[Decimal | None]:
@@ -93,7 +108,8 @@ async def _by_version(
     of_sum: Callable[[_Summed], ColumnElement[Any]],
     of_event: Callable[[_Rated], ColumnElement[Any]],
 ) -> dict[int, Decimal]:
-    """By price version: of whole days and hours from the sums, of the rest from the events."""
+    """By price version, of any currency: of whole days and hours from the sums, of the rest from
+    the events."""
     of = pieces(span.start, span.end or LATEST)
     queries: list[Any] = []
     for row, begins, spans in (
@@ -160,6 +176,7 @@ async def lately_stored(
             ApiKeyRow.lineage,
             UsageEventRow.event_time,
             _nanos(UsageEventRow),
+            _currency(UsageEventRow),
         )
         .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
         .outerjoin(ApiKeyRow, ApiKeyRow.id == UsageSeriesRow.api_key_id)
@@ -178,10 +195,10 @@ async def lately_stored(
     named = query.where(tuple_(UsageEventRow.request, UsageEventRow.sequence).in_(asked))
     found: dict[str, Charge] = {}
     for part in (new, named) if asked else (new,):
-        for kind, request, sequence, key, lineage, at, nanos in await session.execute(part):
+        for kind, request, sequence, key, lineage, at, nanos, of in await session.execute(part):
             event_id = event_text(kind, request, sequence)
             keys = (key, *(lineage or ())) if key else ()
-            found[event_id] = Charge(event_id, tenant_id, keys, at, int(nanos))
+            found[event_id] = Charge(event_id, tenant_id, keys, at, int(nanos), of)
     return [*found.values(), *await _lately_held(session, tenant_id, within, held)]
 
 
@@ -190,15 +207,15 @@ async def _lately_held(
 ) -> list[Charge]:
     """The same of occupancy."""
     row = OccupancyEventRow
-    query = select(row.id, row.ends, _nanos(row)).where(
+    query = select(row.id, row.ends, _nanos(row), _currency(row)).where(
         row.tenant_no == tenant_no(tenant_id),
         row.price_version_no.is_not(None),
         (row.ingested_at >= func.now() - within) & (row.ends >= func.now() - _HELD_LATE)
         | row.id.in_(ids),
     )
     return [
-        Charge(occupancy_text(id_), tenant_id, (), at, int(nanos))
-        for id_, at, nanos in await session.execute(query)
+        Charge(occupancy_text(id_), tenant_id, (), at, int(nanos), of)
+        for id_, at, nanos, of in await session.execute(query)
     ]
 
 

@@ -26,7 +26,9 @@ Note = Annotated[
 
 class BudgetView(BaseModel):
     """`held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
-    `hard` if nothing is left. `currency` is null while no price list is in force. `api_key_id`: the
+    `hard` if nothing is left. A cap holds in each currency by itself: `spent` and `held` are the
+    amounts in `currency`, which is null while no price list is in force; a currency other than that
+    of most prices is listed once something was spent in it. `api_key_id`: the
     key whose budget it is, which may be one that the asking key comes from."""
 
     name: BudgetName

@@ -1,7 +1,8 @@
 """The Lua of the budgets. Each script is one atomic step on one tenant's keys:
 
 KEYS[1] spent    hash: account -> nanos. An account that is missing is not known, and not 0. Beside
-                 them `credit_cap`, `credit_since` and `credit_until` (ms), and `open`
+                 them `credit_cap:`, `credit_since:` and `credit_until:` (ms) of each currency, and
+                 `open`
 KEYS[2] holds    hash: event id of a running sequence -> "until ms|nanos|keys"
 KEYS[3] events   hash: event id -> "kind|nanos|at ms|day|keys" of what has been counted. Kind `p`:
                  an API process has told of it, the books have not; `s`: it is in the books
@@ -9,7 +10,9 @@ KEYS[4] pending  sorted set: event ids of kind p by when they were counted (ms)
 KEYS[5] stored   sorted set: event ids of kind s, likewise
 KEYS[6] lengths  hash: model -> "sequences|mean|variance" of output tokens
 
-`keys` are the id of a key and of those that it comes from, with commas in between.
+`keys` are a currency, a bar, and the ids of a key and of those that it comes from, with commas in
+between. An account's name ends with its currency: amounts of no other count for it. What is said in
+another form, as earlier releases did, counts for nothing until the books are read.
 
 So an event charges every account once, whoever tells of it, and however often; and it ends the hold
 of its sequence in the same step."""
@@ -46,14 +49,18 @@ local PENDING_MS, STORED_MS = {PENDING_MS}, {STORED_MS}
 """
     + """
 local function names_of(day, keys, at)
-  local month = string.sub(day, 1, 7)
+  local currency, of = string.match(keys, '^(%u%u%u)|(.*)$')
+  if not currency then return {} end
+  local ends = ':' .. currency
+  local month = string.sub(day, 1, 7) .. ends
+  day = day .. ends
   local names = {'d:' .. day, 'm:' .. month}
-  for key in string.gmatch(keys, '[^,]+') do
+  for key in string.gmatch(of, '[^,]+') do
     table.insert(names, 'k:' .. key .. ':d:' .. day)
     table.insert(names, 'k:' .. key .. ':m:' .. month)
   end
-  local since = redis.call('HGET', KEYS[1], 'credit_since')
-  if since and tonumber(at) >= tonumber(since) then table.insert(names, 'credit') end
+  local since = counter('credit_since' .. ends)
+  if since and tonumber(at) >= tonumber(since) then table.insert(names, 'credit' .. ends) end
   return names
 end
 
@@ -124,18 +131,25 @@ local first = 7 + 3 * budgets
 local own = {}
 for i = first, #ARGV, 3 do own[ARGV[i]] = true end
 
-local held_of = {[''] = 0}  -- by key; '' is the whole tenant
-for each = 1, budgets do held_of[ARGV[6 + 3 * each]] = 0 end
+-- By currency, a bar and a key; without a key, of the whole tenant.
+local held_of = {}
+local function place_of(each)
+  return string.sub(ARGV[4 + 3 * each], -3) .. '|' .. ARGV[6 + 3 * each]
+end
+for each = 1, budgets do held_of[place_of(each)] = 0 end
+local function hold(place, nanos)
+  if held_of[place] then held_of[place] = held_of[place] + nanos end
+end
 local holds = redis.call('HGETALL', KEYS[2])
 for i = 1, #holds, 2 do
-  local until_ms, nanos, of = string.match(holds[i + 1], '^(%d+)|(%d+)|(.*)$')
-  if tonumber(until_ms) <= now or tonumber(until_ms) > now + HOLD_MS_MAX or #nanos > 18 then
+  local until_ms, nanos, currency, of =
+    string.match(holds[i + 1], '^(%d+)|(%d+)|(%u%u%u)|(.*)$')
+  if not until_ms or tonumber(until_ms) <= now or tonumber(until_ms) > now + HOLD_MS_MAX
+    or #nanos > 18 then
     redis.call('HDEL', KEYS[2], holds[i])
   elseif not own[holds[i]] then
-    held_of[''] = held_of[''] + nanos
-    for key in string.gmatch(of, '[^,]+') do
-      if held_of[key] then held_of[key] = held_of[key] + nanos end
-    end
+    hold(currency .. '|', nanos)
+    for key in string.gmatch(of, '[^,]+') do hold(currency .. '|' .. key, nanos) end
   end
 end
 
@@ -162,17 +176,18 @@ for each = 1, budgets do
   local at = 4 + 3 * each
   local spent, cap = counter(ARGV[at]), ARGV[at + 1]
   if cap == '' then
-    cap = counter('credit_cap')
-    local ends = tonumber(counter('credit_until') or '0')
+    local currency = string.sub(ARGV[at], -3)
+    cap = counter('credit_cap:' .. currency)
+    local ends = tonumber(counter('credit_until:' .. currency) or '0')
     if not cap or now >= ends then spent = nil end
   end
   table.insert(found, spent or '')
   table.insert(found, cap or '')
-  table.insert(found, whole(held_of[ARGV[at + 2]]))
+  table.insert(found, whole(held_of[place_of(each)]))
   if not spent then
     what = 'unknown'
   elseif what == 'held' and lease_ms > 0 then
-    local held = held_of[ARGV[at + 2]]
+    local held = held_of[place_of(each)]
     spent, cap = tonumber(spent), tonumber(cap)
     if spent >= cap or spent + held + wanted > cap then what, index = 'refused', each end
   end
@@ -242,9 +257,9 @@ return pending
 )
 
 # What the database said in one snapshot. ARGV: '1' to put right what is known already, ms of
-# before the snapshot, oldest day and month to keep, credit's cap, since and until ('': leave them),
-# number of accounts, then of each: account, nanos; then the events that the snapshot held and that
-# somebody may still tell of: id, nanos, day, keys, at ms.
+# before the snapshot, oldest day and month to keep, number of credits, then of each: currency, cap,
+# since and until; number of accounts, then of each: account, nanos; then the events that the
+# snapshot held and that somebody may still tell of: id, nanos, day, keys, at ms.
 # Returns {account, before, now, ...} of those that were known and wrong.
 SEED = (
     _COUNT
@@ -254,12 +269,13 @@ local KEPT_MS = {KEPT_MS}
     + """
 local mend, since_ms = ARGV[1] == '1', tonumber(ARGV[2])
 local oldest_day, oldest_month = ARGV[3], ARGV[4]
-if ARGV[5] ~= '' then
-  redis.call('HSET', KEYS[1], 'credit_cap', ARGV[5], 'credit_since', ARGV[6],
-    'credit_until', ARGV[7])
+local begin = 6 + 4 * tonumber(ARGV[5])
+for i = 6, begin - 1, 4 do
+  redis.call('HSET', KEYS[1], 'credit_cap:' .. ARGV[i], ARGV[i + 1],
+    'credit_since:' .. ARGV[i], ARGV[i + 2], 'credit_until:' .. ARGV[i], ARGV[i + 3])
 end
-local accounts = tonumber(ARGV[8])
-local first = 9 + 2 * accounts
+local accounts = tonumber(ARGV[begin])
+local first = begin + 1 + 2 * accounts
 
 local in_books = {}
 for i = first, #ARGV, 5 do
@@ -284,7 +300,7 @@ add_beside(redis.call('ZRANGE', KEYS[4], 0, -1))
 add_beside(redis.call('ZRANGEBYSCORE', KEYS[5], since_ms, '+inf'))
 
 local wrong = {}
-for i = 9, first - 1, 2 do
+for i = begin + 1, first - 1, 2 do
   local name = ARGV[i]
   local right = whole(ARGV[i + 1] + (beside[name] or 0))
   local kept = counter(name)
@@ -294,7 +310,7 @@ for i = 9, first - 1, 2 do
   end
 end
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
-  local day, month = string.match(name, 'd:([%d-]+)$'), string.match(name, 'm:([%d-]+)$')
+  local day, month = string.match(name, 'd:([%d-]+):?%u*$'), string.match(name, 'm:([%d-]+):?%u*$')
   if (day and day < oldest_day) or (month and month < oldest_month) then
     redis.call('HDEL', KEYS[1], name)
   end

@@ -4,7 +4,7 @@ that whatever is told meanwhile is neither lost nor doubled. Decides nothing abo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -27,7 +27,9 @@ LATELY = timedelta(minutes=2)
 """So long after an event was stored the sink may still be about to tell of it."""
 _ACCOUNT = re.compile(
     r"(?:k:(?P<key>[A-Za-z0-9_-]+):)?(?P<span>[dm]):(?P<period>\d{4}-\d\d(?:-\d\d)?)"
+    r":(?P<currency>[A-Z]{3})"
 )
+_CREDIT = re.compile(rf"{CREDIT}:([A-Z]{{3}})")
 
 
 class Seeder:
@@ -46,9 +48,9 @@ class Seeder:
         pending = [each for each in told if is_event_text(each)]
         async with self._db.tenant_session(tenant_id) as session:
             await one_snapshot(session)
-            credit = await credit_of(session, tenant_id, now) if CREDIT in accounts else None
+            credits = await _credits(session, tenant_id, accounts, now)
             spent = {
-                account: await repository.spent(session, tenant_id, span_of(account, credit))
+                account: await repository.spent(session, tenant_id, span_of(account, credits))
                 for account in accounts
             }
             lately = await repository.lately_stored(session, tenant_id, within=LATELY, ids=pending)
@@ -57,22 +59,32 @@ class Seeder:
             spent=spent,
             lately=lately,
             oldest=month_start(month_start(now) - timedelta(days=1)),
-            credit=(nanos_within(credit.cap), credit.since, credit.until) if credit else None,
+            credits={
+                currency: (nanos_within(each.cap), each.since, each.until)
+                for currency, each in credits.items()
+            },
         )
         return await self._store.seed(tenant_id, snapshot, mend=mend)
 
     async def spent(self, tenant_id: str, accounts: Sequence[str], now: datetime) -> dict[str, int]:
-        """The books alone, while Redis is away: nanos by account, and `credit_cap`."""
+        """The books alone, while Redis is away: nanos by account, and `credit_cap:` by currency."""
         found: dict[str, int] = {}
         async with self._db.tenant_session(tenant_id) as session:
+            credits = await _credits(session, tenant_id, accounts, now)
             for account in accounts:
-                credit = await credit_of(session, tenant_id, now) if account == CREDIT else None
                 found[account] = await repository.spent(
-                    session, tenant_id, span_of(account, credit)
+                    session, tenant_id, span_of(account, credits)
                 )
-                if credit is not None:
-                    found["credit_cap"] = nanos_within(credit.cap)
-        return found
+        caps = {f"credit_cap:{of}": nanos_within(each.cap) for of, each in credits.items()}
+        return found | caps
+
+
+async def _credits(
+    session: AsyncSession, tenant_id: str, accounts: Sequence[str], now: datetime
+) -> dict[str, Credit]:
+    """By currency, of those accounts that are of credit."""
+    asked = [match[1] for each in accounts if (match := _CREDIT.fullmatch(each))]
+    return {each: await credit_of(session, tenant_id, now, each) for each in asked}
 
 
 async def one_snapshot(session: AsyncSession) -> None:
@@ -82,24 +94,27 @@ async def one_snapshot(session: AsyncSession) -> None:
 
 def is_account(name: str) -> bool:
     """Whether a counter's name is one that we give."""
-    if name == CREDIT:
+    if _CREDIT.fullmatch(name):
         return True
     try:
-        span_of(name, None)
+        span_of(name, {})
     except ValueError:
         return False
     return True
 
 
-def span_of(account: str, credit: Credit | None) -> Span:
-    """Which events an account has. Raises ValueError for a name that is none."""
-    if account == CREDIT and credit is not None:
-        return Span(credit.since)
+def span_of(account: str, credits: Mapping[str, Credit]) -> Span:
+    """Which events an account has; `credits` by currency. Raises ValueError for a name that is
+    none."""
+    of_credit = _CREDIT.fullmatch(account)
+    if of_credit is not None and of_credit[1] in credits:
+        return Span(of_credit[1], credits[of_credit[1]].since)
     match = _ACCOUNT.fullmatch(account)
     if match is None:
         raise ValueError(f"{account!r} is no account")
     if match["span"] == "d":
         day = datetime.strptime(match["period"], "%Y-%m-%d").replace(tzinfo=UTC)
-        return Span(day, day_start(day + timedelta(days=1)), match["key"])
+        end = day_start(day + timedelta(days=1))
+        return Span(match["currency"], day, end, match["key"])
     month = datetime.strptime(match["period"], "%Y-%m").replace(tzinfo=UTC)
-    return Span(month, next_month(month), match["key"])
+    return Span(match["currency"], month, next_month(month), match["key"])

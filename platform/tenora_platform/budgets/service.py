@@ -29,7 +29,7 @@ from tenora_platform.budgets.accounts import (
     has_budget,
 )
 from tenora_platform.budgets.alerts import AccountAlerts
-from tenora_platform.budgets.estimate import estimate
+from tenora_platform.budgets.estimate import currency_of, estimate
 from tenora_platform.budgets.fallback import LocalBooks
 from tenora_platform.budgets.families import Families
 from tenora_platform.budgets.hold import NO_HOLD, BudgetHold, Run, is_degraded
@@ -95,13 +95,14 @@ class Budgets:
         later anyway. Raises QuotaExceededError."""
         if not has_budget(tenant):
             return
+        every = await self._in_each_currency(tenant)
         try:
-            levels = await self.store.spent(tenant.tenant_id, await self._budgets(tenant))
+            levels = [await self.store.spent(tenant.tenant_id, each) for each in every]
         except RedisError:
             return  # `acquire` knows what then
-        for level in levels:
-            if level.reached:
-                self._refuse(tenant, levels, level, 0)
+        first = [next((level for level in each if level.reached), None) for each in levels]
+        if first[0] is not None and None not in first:  # in which currency it is, nobody knows yet
+            self._refuse(tenant, levels[0], first[0], 0)
 
     async def acquire(self, tenant: TenantContext, runs: Sequence[Run], model: str) -> BudgetHold:
         """Hold what these runs are expected to cost under every budget of the tenant and its key;
@@ -110,9 +111,10 @@ class Budgets:
         if not has_budget(tenant):
             return NO_HOLD
         now = self._clock()
-        budgets = await self._budgets(tenant)
+        prices = await self._prices.lists()
+        budgets = budgets_of(tenant, now, currency_of(prices, tenant, runs, now))
         used = await self._prices.used(tenant.tenant_id)
-        price = partial(estimate, await self._prices.lists(), used, tenant, runs, model, now=now)
+        price = partial(estimate, prices, used, tenant, runs, model, now=now)
         work = price(_classes(tenant, runs, budgets))
         answer = await self._ask(tenant, budgets, work)
         if is_degraded(answer.levels) and (as_flex := price([FLEX])) != work:
@@ -126,6 +128,7 @@ class Budgets:
             self,
             tenant,
             model,
+            work.currency,
             {each.event_id: nanos for each, nanos in zip(work.sequences, amounts, strict=True)},
             answer.levels,
         )
@@ -133,20 +136,19 @@ class Budgets:
         return hold
 
     async def levels(self, tenant: TenantContext) -> list[Level]:
-        """What is spent and held of each budget now, changing nothing."""
-        budgets = await self._budgets(tenant)
-        if not budgets:
-            return []
-        return (await self._ask(tenant, budgets, NOTHING)).levels
+        """What is spent and held of each budget now, changing nothing: in the currency that most
+        usage has, and in others in which something was spent or granted."""
+        usual, *others = await self._in_each_currency(tenant)
+        found = (await self._ask(tenant, usual, NOTHING)).levels if usual else []
+        for budgets in others:
+            levels = (await self._ask(tenant, budgets, NOTHING)).levels if budgets else []
+            found += [each for each in levels if each.spent or each.held]
+        return found
 
     async def currency(self, tenant: TenantContext) -> str | None:
-        """Of the tenant's budgets: that of its prices; None where there are none, or nobody can
+        """That which most of the tenant's usage has; None where there is no price, or nobody can
         say now."""
-        try:
-            prices = await self._prices.lists()
-        except (SQLAlchemyError, OSError):
-            return None
-        return prices.currency_of(tenant.tenant_id, tenant.plan.name, self._clock())
+        return (await self._currencies(tenant))[0]
 
     async def end(
         self, hold: BudgetHold, records: Sequence[UsageRecord], unused: Sequence[str]
@@ -198,10 +200,20 @@ class Budgets:
             await asyncio.wait(self._ending, timeout=_LAST_S)
         await self._teller.finish(_LAST_S)
 
-    async def _budgets(self, tenant: TenantContext) -> list[Budget]:
-        if not has_budget(tenant):
-            return []
-        return budgets_of(tenant, self._clock(), await self.currency(tenant))
+    async def _currencies(self, tenant: TenantContext) -> list[str | None]:
+        """All in which the tenant may be charged, that which most of its usage has first."""
+        try:
+            prices = await self._prices.lists()
+        except (SQLAlchemyError, OSError):
+            return [None]
+        of, now = (tenant.tenant_id, tenant.plan.name), self._clock()
+        usual = prices.currency_of(*of, now)
+        return [usual, *(each for each in prices.currencies_of(*of, now) if each != usual)]
+
+    async def _in_each_currency(self, tenant: TenantContext) -> list[list[Budget]]:
+        """At least once, that which most usage has first."""
+        now = self._clock()
+        return [budgets_of(tenant, now, each) for each in await self._currencies(tenant)]
 
     def _refuse(
         self, tenant: TenantContext, levels: Sequence[Level], by: Level, wanted: int
@@ -292,5 +304,8 @@ class Budgets:
         """At those who have spent since the last time."""
         changed, self._changed = list(self._changed.values()), {}
         for tenant in changed:
-            levels = await self.store.spent(tenant.tenant_id, await self._budgets(tenant))
-            self._teller.tell(tenant.tenant_id, levels)
+            if has_budget(tenant):
+                every = await self._in_each_currency(tenant)
+                budgets = [budget for each in every for budget in each]
+                levels = await self.store.spent(tenant.tenant_id, budgets)
+                self._teller.tell(tenant.tenant_id, levels)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from redis.asyncio import Redis
 
-from tenora_platform.budgets.accounts import Budget, Charge
+from tenora_platform.budgets.accounts import CREDIT, NO_CURRENCY, Budget, Charge
 from tenora_platform.budgets.scripts import ACQUIRE, COUNT, OPEN, RENEW, RETAKE, SEED
 
 _NUMBER = re.compile(rb"-?[0-9]{1,24}")
@@ -33,13 +33,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a request would do. `token_nanos` is the price of an output token, `unknown_tokens` what
-    a sequence is expected to generate where the model has no history."""
+    """What a request would do, priced in `currency`. `token_nanos` is the price of an output token,
+    `unknown_tokens` what a sequence is expected to generate where the model has no history."""
 
     model: str
     sequences: Sequence[Wanted]
     token_nanos: float
     unknown_tokens: int
+    currency: str
 
     def amounts(self, expected_tokens: int) -> list[int]:
         """Nanos to hold for each sequence, as the script computes them."""
@@ -49,7 +50,7 @@ class Work:
         ]
 
 
-NOTHING = Work("", (), 0.0, 0)
+NOTHING = Work("", (), 0.0, 0, NO_CURRENCY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Snapshot:
     spent: dict[str, int]  # account -> nanos
     lately: Sequence[Charge]
     oldest: datetime  # counters of periods before this one's go
-    credit: tuple[int, datetime, datetime | None] | None  # cap, since, until
+    credits: Mapping[str, tuple[int, datetime, datetime | None]]  # currency -> cap, since, until
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class BudgetStore:
         NOTHING it only looks."""
         args: list[Any] = [
             self._lease_ms if work.sequences else 0,
-            _joined(keys),
+            _joined(work.currency, keys),
             work.model,
             work.unknown_tokens,
             repr(work.token_nanos),
@@ -152,13 +153,15 @@ class BudgetStore:
 
     async def spent(self, tenant_id: str, budgets: Sequence[Budget]) -> list[Level]:
         """What has been spent, without the holds: one cheap look."""
+        if not budgets:
+            return []
         fields = [budget.account for budget in budgets]
-        found = await self.redis.hmget(_keys(tenant_id)[0], [*fields, "credit_cap"])
+        caps = [_cap_field(account) for account in fields]
+        found = await self.redis.hmget(_keys(tenant_id)[0], [*fields, *caps])
+        spent, known = found[: len(budgets)], found[len(budgets) :]
         return [
-            Level(
-                budget, _number(spent), _number(found[-1]) if budget.cap is None else budget.cap, 0
-            )
-            for budget, spent in zip(budgets, found[:-1], strict=True)
+            Level(budget, _number(of), _number(cap) if budget.cap is None else budget.cap, 0)
+            for budget, of, cap in zip(budgets, spent, known, strict=True)
         ]
 
     async def settle(
@@ -207,16 +210,15 @@ class BudgetStore:
     async def seed(self, tenant_id: str, snapshot: Snapshot, *, mend: bool) -> list[Correction]:
         """Give counters that are not known their value; with `mend` all of the snapshot. Returns
         what was known and wrong."""
-        credit: list[Any] = ["", "", ""]
-        if snapshot.credit is not None:
-            cap, since, until = snapshot.credit
-            credit = [cap, _ms(since), 2**53 if until is None else _ms(until)]
+        credits: list[Any] = [len(snapshot.credits)]
+        for currency, (cap, since, until) in snapshot.credits.items():
+            credits += [currency, cap, _ms(since), 2**53 if until is None else _ms(until)]
         args: list[Any] = [
             int(mend),
             snapshot.before_ms,
             f"{snapshot.oldest:%Y-%m-%d}",
             f"{snapshot.oldest:%Y-%m}",
-            *credit,
+            *credits,
             len(snapshot.spent),
         ]
         for account, nanos in snapshot.spent.items():
@@ -229,8 +231,12 @@ class BudgetStore:
         ]
 
     async def forget_credit(self, tenant_id: str) -> None:
-        """The next request asks the database what the credit is."""
-        await self.redis.hdel(_keys(tenant_id)[0], "credit_cap")
+        """The next request asks the database what the credit is, in whichever currency."""
+        spent = _keys(tenant_id)[0]
+        names = [_text(field) for field in await self.redis.hkeys(spent)]
+        caps = [name for name in names if name.startswith("credit_cap")]
+        if caps:
+            await self.redis.hdel(spent, *caps)
 
     async def renew(self, tenant_id: str, ids: Sequence[str]) -> list[str]:
         """Holds last another lease. Returns those that are not there."""
@@ -238,12 +244,12 @@ class BudgetStore:
         return [each.decode() for each in missing]
 
     async def retake(
-        self, tenant_id: str, holds: Iterable[tuple[str, int, tuple[str, ...]]]
+        self, tenant_id: str, holds: Iterable[tuple[str, int, str, tuple[str, ...]]]
     ) -> None:
-        """(event id, nanos, its keys): hold again, unless it has been counted."""
+        """(event id, nanos, currency, its keys): hold again, unless it has been counted."""
         args: list[Any] = [self._lease_ms]
-        for event_id, nanos, keys in holds:
-            args += [event_id, f"{nanos}|{_joined(keys)}"]
+        for event_id, nanos, currency, keys in holds:
+            args += [event_id, f"{nanos}|{_joined(currency, keys)}"]
         await self._retake(keys=_keys(tenant_id), args=args)
 
 
@@ -251,15 +257,20 @@ def _flat(charges: Sequence[Charge], *, lengths: bool) -> list[Any]:
     args: list[Any] = []
     for each in charges:
         day = f"{each.at.astimezone(UTC):%Y-%m-%d}"
-        args += [each.event_id, each.nanos, day, _joined(each.keys), _ms(each.at)]
+        args += [each.event_id, each.nanos, day, _joined(each.currency, each.keys), _ms(each.at)]
         if lengths:
             args.append(each.output_tokens)
     return args
 
 
-def _joined(keys: Sequence[str]) -> str:
+def _joined(currency: str, keys: Sequence[str]) -> str:
     """As the scripts read them."""
-    return ",".join(keys)
+    return f"{currency}|{','.join(keys)}"
+
+
+def _cap_field(account: str) -> str:
+    """Where the cap of a credit's account is; nothing is there of another's."""
+    return f"credit_cap:{account.removeprefix(f'{CREDIT}:')}"
 
 
 def _ms(time: datetime) -> int:

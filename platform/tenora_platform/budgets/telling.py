@@ -45,7 +45,7 @@ class Teller:
             await asyncio.wait(self._telling, timeout=most_s)
 
     def _tell(self, kind: Kind, tenant_id: str, level: Level) -> None:
-        once = f"{_period(level)} {level.cap}"
+        once = f"{_period(level)} {level.cap} {level.budget.currency}"
         told = (kind, tenant_id, once)
         if told in self._told:
             return
@@ -79,7 +79,8 @@ class Teller:
 
 
 def _period(level: Level) -> str:
-    account = level.budget.account
+    """Of the account, without its currency, which the event's data has."""
+    account = level.budget.account.rpartition(":")[0]
     # The plan's month may have the same cap.
     return f"account {account}" if level.budget.name == "account_month" else account
 

@@ -21,7 +21,8 @@ DELETED: dict[str, str] = {
     "rejected_calls": "",
     "idempotency_keys": "",
     "webhook_queue": "event_id IN (SELECT id FROM events WHERE tenant_id = :tenant)",
-    "webhook_deliveries": "",
+    "webhook_deliveries": "tenant_id = :tenant"  # and those of its events to the operator
+    " OR event_id IN (SELECT id FROM events WHERE tenant_id = :tenant)",
     "webhook_endpoints": "",
     "events": "",
     "upload_parts": "",

@@ -34,8 +34,7 @@ class CurrencyForecast(BaseModel):
 class ForecastBudget(BaseModel):
     """The plan's monthly budget and its soft limit, in the `currency` of the tenant's price list
     (null while none is in force). `reached_on` is the day on which the budget will be used up if
-    spending continues like this, with all currencies added up, as budgets do; null if that is not
-    within this month."""
+    spending in that currency continues like this; null if that is not within this month."""
 
     amount: str
     currency: str | None

@@ -101,8 +101,9 @@ def _budget(
 ) -> ForecastBudget | None:
     if caps is None or caps.budget is None:
         return None
-    spent = exact_sum(Decimal(each.spent) for each in currencies)
-    mean = exact_sum(Decimal(each.mean_day or 0) for each in currencies)
+    ours = next((each for each in currencies if each.currency == currency), None)
+    spent = Decimal(0) if ours is None else Decimal(ours.spent)
+    mean = Decimal(0) if ours is None else Decimal(ours.mean_day or 0)
     soft = None if caps.budget_soft is None else caps.budget * Decimal(str(caps.budget_soft))
     return ForecastBudget(
         amount=money(caps.budget),

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import structlog
@@ -14,12 +16,14 @@ from sqlalchemy import func
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_platform.db import Database, plain_reason
+from tenora_platform.events.repository import told_of_erased
 from tenora_platform.events.tables import EventRow
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.outages import OWN_FAULT
 from tenora_platform.secret import ServerSecret
 from tenora_platform.state import AppState
 from tenora_platform.webhooks import repository, signing
+from tenora_platform.webhooks.repository import Due
 from tenora_platform.webhooks.sender import TIMEOUT_S, Outcome, Sender
 from tenora_platform.webhooks.tables import WebhookDeliveryRow, WebhookEndpointRow
 
@@ -98,7 +102,7 @@ class WebhookWorker:
             ids = await repository.claim(session, wanted)
             due = await repository.to_send(session, ids) if ids else []
         for each in due:
-            task = asyncio.create_task(self._deliver(*each))
+            task = asyncio.create_task(self._deliver(each))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
         return bool(events or due)
@@ -115,24 +119,27 @@ class WebhookWorker:
         while self._sending:
             await asyncio.wait(self._sending)
 
-    async def _deliver(
-        self, row: WebhookDeliveryRow, endpoint: WebhookEndpointRow, event: EventRow
-    ) -> None:
+    async def _deliver(self, due: Due) -> None:
+        row = due.row
         try:
             try:
-                outcome = await self._send(endpoint, event)
+                outcome = await self._send(due)
             except OWN_FAULT as error:  # whatever is in the event: it must not be sent for ever
                 _log.exception("webhook cannot be sent", delivery=row.id)
                 failure = f"the server failed ({type(error).__name__})"
                 outcome = Outcome(None, failure, is_final=True)
-            await self._settle(row, endpoint, outcome)
+            await self._settle(row, due.endpoint, outcome)
         except (SQLAlchemyError, OSError) as error:
             # Its lease ends, and it is sent again: twice rather than never.
             _log.warning(
                 "webhook delivery not recorded", delivery=row.id, reason=plain_reason(error)
             )
 
-    async def _send(self, endpoint: WebhookEndpointRow, event: EventRow) -> Outcome:
+    async def _send(self, due: Due) -> Outcome:
+        endpoint, event = due.endpoint, due.event
+        data = told_of_erased(event.type, event.data) if due.is_erased else event.data
+        if data is None or (due.is_erased and endpoint.tenant_id is not None):
+            return Outcome(None, "the event's tenant has been erased", is_final=True)
         if endpoint.deleted_at is not None or endpoint.disabled_at is not None:
             return Outcome(None, "the endpoint is disabled", is_final=True)
         now = datetime.now(UTC)
@@ -143,7 +150,7 @@ class WebhookWorker:
             opened = [self._box.opened(each) for each in keys]
         except InvalidToken:
             return Outcome(None, "its secret was created under another server secret; rotate it")
-        body = body_of(event)
+        body = body_of(event, data)
         headers = signing.headers(opened, event.id, int(now.timestamp()), body)
         owner = endpoint.tenant_id or ""
         return await self._sender.send(endpoint.url, headers, body, owner=owner)
@@ -190,14 +197,14 @@ def retry_after_s(attempts: int, outcome: Outcome) -> float | None:
     return max(wait_s, outcome.retry_after_s or 0.0)
 
 
-def body_of(event: EventRow) -> bytes:
-    """The same bytes at each attempt: the event as it was told."""
+def body_of(event: EventRow, data: Mapping[str, Any]) -> bytes:
+    """The same bytes at each attempt: the event as it was told; of an erased tenant, less."""
     return msgspec.json.encode(
         {
             "type": event.type,
             "timestamp": event.created_at.astimezone(UTC).isoformat(),
             "id": event.id,
             "tenant_id": event.tenant_id,
-            "data": event.data,
+            "data": data,
         }
     )

@@ -7,11 +7,26 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, Select, Text, any_, delete, func, literal, or_, select, text, update
+from sqlalchemy import (
+    ARRAY,
+    Select,
+    Text,
+    and_,
+    any_,
+    delete,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform import paging
+from tenora_platform.events.repository import OF_ERASED, is_erased
 from tenora_platform.events.tables import EventRow
 from tenora_platform.ids import new_id
 from tenora_platform.live.noticing import note
@@ -149,7 +164,8 @@ async def get_delivery(
 
 async def fan_out(session: AsyncSession, limit: int) -> int:
     """Make deliveries of up to `limit` events that have none yet, for each endpoint that was there
-    before and wants their type; how many events. Several may do it at once."""
+    before and wants their type; how many events. Several may do it at once. Of a tenant that has
+    been erased only the operator is told, and only what its books need."""
     taken = (
         select(WebhookQueueRow.event_id)
         .order_by(WebhookQueueRow.event_id)
@@ -176,6 +192,10 @@ async def fan_out(session: AsyncSession, limit: int) -> int:
             or_(
                 WebhookEndpointRow.types.is_(None),
                 EventRow.type == any_(WebhookEndpointRow.types),
+            ),
+            or_(
+                not_(is_erased()),
+                and_(WebhookEndpointRow.tenant_id.is_(None), EventRow.type.in_(list(OF_ERASED))),
             ),
         )
     )
@@ -261,16 +281,25 @@ async def claim(session: AsyncSession, wanted: Claim) -> list[str]:
     return list((await session.execute(_CLAIM, asdict(wanted))).scalars())
 
 
-async def to_send(
-    session: AsyncSession, ids: Sequence[str]
-) -> list[tuple[WebhookDeliveryRow, WebhookEndpointRow, EventRow]]:
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is to be sent: one delivery, with its endpoint and its event, and whether the event's
+    tenant has been erased meanwhile."""
+
+    row: WebhookDeliveryRow
+    endpoint: WebhookEndpointRow
+    event: EventRow
+    is_erased: bool
+
+
+async def to_send(session: AsyncSession, ids: Sequence[str]) -> list[Due]:
     query = (
-        select(WebhookDeliveryRow, WebhookEndpointRow, EventRow)
+        select(WebhookDeliveryRow, WebhookEndpointRow, EventRow, is_erased())
         .join(WebhookEndpointRow, WebhookEndpointRow.id == WebhookDeliveryRow.endpoint_id)
         .join(EventRow, EventRow.id == WebhookDeliveryRow.event_id)
         .where(WebhookDeliveryRow.id == any_(literal(list(ids), ARRAY(Text))))
     )
-    return [(row, endpoint, event) for row, endpoint, event in await session.execute(query)]
+    return [Due(*found) for found in await session.execute(query)]
 
 
 async def settle(session: AsyncSession, row: WebhookDeliveryRow, **values: object) -> None:

@@ -154,7 +154,7 @@ function Money({ limits, stale }: MoneyProps) {
       )}
       <Stack gap="lg">
         {budgets.map((budget) => (
-          <Box key={`${budget.name} ${budget.api_key_id}`}>
+          <Box key={`${budget.name} ${budget.api_key_id} ${budget.currency}`}>
             <Group justify="space-between" gap="xs" mb={6}>
               <Group gap="xs">
                 <Text size="sm" fw={550} title={budget.api_key_id ?? undefined}>

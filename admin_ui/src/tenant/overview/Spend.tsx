@@ -87,11 +87,9 @@ function short(value: number): string {
 function Budget({ forecast }: { forecast: Forecast }) {
   const { budget, currencies } = forecast;
   if (budget === null) return null;
-  // A budget counts all currencies together, as numbers.
-  const sum = (amounts: (string | null)[]) =>
-    String(amounts.reduce((total, amount) => total + Number(amount ?? 0), 0));
-  const spent = sum(currencies.map((each) => each.spent));
-  const projected = sum(currencies.map((each) => each.projected ?? each.spent));
+  const ours = currencies.find((each) => each.currency === budget.currency);
+  const spent = ours?.spent ?? "0";
+  const projected = ours?.projected ?? spent;
   const money = (amount: string) =>
     budget.currency ? formatMoney(amount, budget.currency) : formatAmount(amount);
   const percent = (part: number) => `${part * 100}%`;

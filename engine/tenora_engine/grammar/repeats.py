@@ -1,0 +1,102 @@
+"""Counts of a regular expression: each `{m,n}`, multiplied by those that stand within it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+COUNT = re.compile(r"\{\s*(\d{1,18})?\s*(,)?\s*(\d{1,18})?\s*\}")
+_ESCAPE = re.compile(r"\\(?:[pPxuU]\{[^}]*\}|x[0-9A-Fa-f]{2}|.)", re.DOTALL)
+_ENDS = "*+?"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A count with what it is multiplied by: the largest counts within it. Where there is no upper
+    bound, `most` is as `least`."""
+
+    text: str
+    least: int
+    most: int
+    is_multiplied: bool  # there is another count within it
+    is_nested: bool  # and it may vary
+
+
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    """The largest counts within a part."""
+
+    least: int = 1
+    most: int = 1
+    varies: bool = False
+
+    def beside(self, other: _Inner) -> _Inner:
+        varies = self.varies or other.varies
+        return _Inner(max(self.least, other.least), max(self.most, other.most), varies)
+
+
+_ONE = _Inner()
+
+
+def count_at(text: str, place: int) -> tuple[int, int | None, int] | None:
+    """(least, most, where it ends) of `{m}`, `{m,}`, `{,n}` or `{m,n}` that begins there."""
+    found = COUNT.match(text, place)
+    if found is None or (found[1] is None and found[3] is None):
+        return None
+    least = int(found[1] or 0)
+    most = least if found[2] is None else (int(found[3]) if found[3] else None)
+    return least, most, found.end()
+
+
+def repeats_of(pattern: str) -> list[Repeat]:
+    """In the order in which they end. What is not well formed is read as far as it goes."""
+    found: list[Repeat] = []
+    groups = [_ONE]  # what is so far within each group that is open
+    last, place = _ONE, 0  # within what stands just before
+    while place < len(pattern):
+        count = count_at(pattern, place) if pattern[place] == "{" else None
+        if count is not None:
+            least, upper, end = count
+            most = max(least, 1) if upper is None else max(upper, 1)
+            inner = _Inner(max(least, 1) * last.least, most * last.most, upper != least)
+            text, is_multiplied = pattern[place:end], last.most > 1
+            found.append(Repeat(text, inner.least, inner.most, is_multiplied, last.varies))
+            last, place = inner.beside(_Inner(varies=last.varies)), end
+        else:
+            place, last = _step(pattern, place, groups, last)
+        groups[-1] = groups[-1].beside(last)
+    return found
+
+
+def _step(pattern: str, place: int, groups: list[_Inner], last: _Inner) -> tuple[int, _Inner]:
+    """Past one part that is no count: (where it ends, what is within it)."""
+    letter = pattern[place]
+    if letter == "\\":
+        escape = _ESCAPE.match(pattern, place)
+        return (escape.end() if escape else place + 1), _ONE
+    if letter == "[":
+        return _class_end(pattern, place), _ONE
+    if letter == "(":
+        groups.append(_ONE)
+        return place + 1, _ONE
+    if letter == ")" and len(groups) > 1:
+        return place + 1, groups.pop()
+    return place + 1, last if letter in _ENDS else _ONE
+
+
+def _class_end(pattern: str, place: int) -> int:
+    """Behind the bracket that closes this one; classes may be within each other."""
+    depth, first = 0, place
+    while place < len(pattern):
+        letter = pattern[place]
+        if letter == "\\":
+            place += 1
+        elif letter == "[":
+            depth += 1
+            first = place + 1 + (pattern[place + 1 : place + 2] == "^")
+        elif letter == "]" and place > first:
+            depth -= 1
+            if not depth:
+                return place + 1
+        place += 1
+    return place

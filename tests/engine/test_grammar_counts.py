@@ -1,0 +1,281 @@
+"""What may be counted in a schema, an expression or a grammar: what is beyond is refused by name,
+with its place, its limit and what to do; what is not is compiled, and followed to its end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenora_engine.errors import InvalidRequestError
+from tenora_engine.grammar.checker import Checker
+from tenora_engine.grammar.counts import check_counts, has_expressions, least_of
+from tenora_engine.grammar.guide import Vocabulary
+from tenora_engine.grammar.reasons import sentence_of
+from tenora_engine.request import Grammar
+from tenora_engine.text.tool_formats import HERMES
+from tenora_engine.text.tool_grammar import CallableTool, calls_in_text, forced_calls
+from tiny_folder import write_tiny_folder
+
+INT = {"type": "integer"}
+EOS, FIRST_BYTE = 1, 2
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    """One token a byte."""
+    folder = tmp_path_factory.mktemp("counts") / "model"
+    write_tiny_folder(folder)
+    return Vocabulary(folder, 258, [EOS], 1)
+
+
+@pytest.fixture(scope="module")
+def checker() -> Iterator[Checker]:
+    made = Checker()
+    yield made
+    made.close()
+
+
+def at(schema: dict[str, Any]) -> dict[str, Any]:
+    """Somewhere within another."""
+    return {"anyOf": [INT, {"type": "object", "properties": {"a/b": schema}}]}
+
+
+PLACE = "#/anyOf/1/properties/a/b"
+KEYWORDS = [
+    ("minLength", 10_000),
+    ("maxLength", 10_000),
+    *(
+        (name + what, 1_000_000)
+        for name in ("min", "max")
+        for what in ("Items", "Properties", "Contains")
+    ),
+]
+
+
+@pytest.mark.parametrize(("keyword", "limit"), KEYWORDS)
+def test_each_keyword_is_refused_by_its_name(keyword: str, limit: int) -> None:
+    check_counts("json_schema", json.dumps(at({keyword: limit})))
+    for count in (limit + 1, 10**9, 1e30):
+        with pytest.raises(ValueError, match=f"^{keyword} at {PLACE} is ") as refused:
+            check_counts("json_schema", json.dumps(at({keyword: count})))
+        assert f"the maximum is {limit}: " in str(refused.value)
+        assert "smaller" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "expression", [{"pattern": "^a"}, {"format": "date"}, {"patternProperties": {"^a": True}}]
+)
+def test_beside_expressions_fewer_characters_can_be_demanded(expression: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": expression, "b": {"minLength": 2_001}}}
+    with pytest.raises(ValueError, match=r"^minLength at #/properties/b is 2001"):
+        check_counts("json_schema", json.dumps(schema))
+    assert has_expressions(json.dumps(schema))
+    assert not has_expressions(json.dumps({"const": expression, "maxLength": 5}))
+
+
+@pytest.mark.parametrize("keyword", ["const", "enum", "default", "examples"])
+def test_values_are_no_keywords(keyword: str) -> None:
+    check_counts("json_schema", json.dumps({keyword: [{"minLength": 10**9}]}))
+
+
+@pytest.mark.parametrize("name", ["const", "default", "required", "properties", "pattern"])
+@pytest.mark.parametrize("where", ["properties", "$defs", "patternProperties"])
+def test_properties_may_have_names_of_keywords(name: str, where: str) -> None:
+    schema = {where: {name: {"items": {"minLength": 10**9}}}}
+    with pytest.raises(ValueError, match=f"^minLength at #/{re.escape(where)}/{name}/items is "):
+        check_counts("json_schema", json.dumps(schema))
+    assert has_expressions(json.dumps(schema)) == (where == "patternProperties")
+
+
+COUNTS = [
+    ("a{2001}", "{2001}", 2_000),
+    ("x[{}]a{0,10001}", "{0,10001}", 10_000),
+    ("(a{100}){100}", "{100}", 2_000),
+    ("(?:(?:a{0,10}b){10}c){10}", "{10}", 500),
+    ("(.{0,50},){50}", "{50}", 500),
+    (r"(\d{1,3}\.){0,400}", "{0,400}", 500),
+]
+
+
+@pytest.mark.parametrize(("expression", "count", "limit"), COUNTS)
+def test_counts_of_expressions_and_their_products(
+    expression: str, count: str, limit: int, checker: Checker
+) -> None:
+    """Wherever expressions can be."""
+    grammars = {
+        "in the expression": Grammar("regex", expression, "regex"),
+        "in pattern at #/items": Grammar(
+            "json_schema", json.dumps({"items": {"pattern": expression}}), "guided_json"
+        ),
+        "in an expression of WORD": Grammar(
+            "grammar", f"start: WORD\nWORD: /{expression}/", "ebnf"
+        ),
+    }
+    for where, grammar in grammars.items():
+        with pytest.raises(InvalidRequestError) as refused:
+            checker.check(grammar, 5.0)
+        said = str(refused.value)
+        assert f"the count {count} {where}" in said
+        assert f"the maximum is {limit}: use a smaller one" in said
+        assert refused.value.param == grammar.param
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [r"\{99999\}", "[a{99999}]", "[]{99999}]", r"\x{99999}", r"\u{99999}b", "a{x}", "({0,3}", "a)"],
+)
+def test_what_is_no_count_is_none(expression: str) -> None:
+    check_counts("regex", expression)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "limit"),
+    [
+        ('start: a{4001}\na: "x"', "start", 4_000),
+        ('start: "a"~1..4001', "start", 4_000),
+        ('start: "a"{5000,}', "start", 4_000),
+        ('start: b{0,50}\nb: a{0,50}\na: "x" | "y"', "start", 200),
+        ('start: c\nc: b{100}\nb: (a "y")*\na: "x"?', "c", None),
+        ('start: (a{0,20}){20}\na: "x"', "start", 200),
+        ('start: b{0,8}\nb: c{0,8} // x{9}\nc: d{0,8}\nd: "x" | start', "start", 200),
+        ('start: a{0,101}\na: "x"?', "start", 200),
+        ('start: A\nA: B{0,50}\nB: C{0,50} "y"\nC: /[a-z]/', "A", 200),
+        ('root ::= row{0,50}\nrow ::= [^"{3}\\]]{0,50} "x"', "root", 200),
+        ("root ::= ROW{0,50}\nROW ::= cell{0,50}\ncell ::= [a-z]", "root", 200),
+    ],
+)
+def test_counts_of_rules_and_their_products(text: str, rule: str, limit: int | None) -> None:
+    if limit is None:
+        return check_counts("grammar", text)
+    with pytest.raises(ValueError, match=rf" in {rule}\b.*; the maximum is {limit}: "):
+        check_counts("grammar", text)
+    return None
+
+
+def test_rows_of_cells_that_are_terminals_may_be_many() -> None:
+    text = 'start: row{1,4000}\nrow: CELL ("," CELL){3} "\\n"\nCELL: /[a-z]{1,60}/'
+    check_counts("grammar", text)
+    check_counts("grammar", 'start: start{1,100} | "x"')
+
+
+@pytest.mark.parametrize("make", [forced_calls, calls_in_text])
+@pytest.mark.parametrize("strict", [True, False])
+def test_tools_are_held_to_the_same(make: Any, strict: bool, checker: Checker) -> None:
+    schema = {"type": "object", "properties": {"p": {"type": "string", "minLength": 9000}}}
+    tools = [CallableTool("small", {"type": "object"}), CallableTool("large", schema, strict)]
+    with pytest.raises(InvalidRequestError) as refused:
+        checker.check(Grammar("grammar", make(HERMES, tools, False), "tools"), 5.0)
+    assert "minLength at #2/properties/p is 9000; the maximum is 2000" in str(refused.value)
+    assert refused.value.param == "tools"
+
+
+LARGE = {"type": "string", "minLength": 10_000, "maxLength": 10_000}
+AT_THE_LIMIT = {
+    "characters": Grammar("json_schema", json.dumps(LARGE)),
+    "items": Grammar("json_schema", json.dumps({"type": "array", "items": INT, "minItems": 10**6})),
+    "properties": Grammar("json_schema", json.dumps({"type": "object", "maxProperties": 10**6})),
+    "nested items": Grammar(
+        "json_schema",
+        json.dumps(
+            {
+                "type": "array",
+                "minItems": 10**6,
+                "items": {"type": "array", "minItems": 10**6, "items": LARGE},
+            }
+        ),
+    ),
+    "expression": Grammar("regex", ".{2000}"),
+    "nested expression": Grammar("regex", "([a-z]{0,25} ){20}"),
+    "exact ones": Grammar("regex", "([a-z]{40}-){50}"),
+    "terminal": Grammar("grammar", 'start: "a"{4000}'),
+    "rule": Grammar("grammar", 'start: a{4000}\na: "x" | "y"'),
+    "nested rule": Grammar("grammar", 'start: b{0,14}\nb: a{0,14}\na: "x" | "y"'),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_LIMIT)
+def test_what_is_at_the_limit_is_compiled_and_followed(
+    name: str, checker: Checker, vocabulary: Vocabulary
+) -> None:
+    grammar = AT_THE_LIMIT[name]
+    is_plain = grammar.kind == "json_schema" and not has_expressions(grammar.text)
+    matcher = vocabulary.matcher(checker.check(grammar, 5.0), is_plain=is_plain)
+    letter = FIRST_BYTE + ord("a")  # takes as many states as any
+    for place in range(10_100):
+        bits = int.from_bytes(matcher.compute_bitmask(), "little") & ~(1 << EOS)
+        assert bits, matcher.get_error()
+        chosen = letter
+        if not bits >> letter & 1 or not place:
+            allowed = [each for each in range(258) if bits >> each & 1]
+            chosen = allowed[(7919 * place) % len(allowed)]
+        assert matcher.consume_token(chosen), matcher.get_error()
+        if matcher.is_stopped():
+            return
+
+
+@pytest.mark.parametrize(
+    ("schema", "num_bytes", "commas"),
+    [
+        ({"type": "array", "minItems": 5000, "items": INT}, 10_001, 4_999),
+        (
+            {"type": "array", "minItems": 3, "prefixItems": [{"type": "string", "minLength": 5}]},
+            13,
+            2,
+        ),
+        ({"type": "string", "minLength": 100}, 102, 0),
+        ({"type": "object", "minProperties": 2}, 11, 1),
+        (
+            {
+                "type": "object",
+                "required": ["a", "b"],
+                "properties": {"a": {"type": "string", "minLength": 9}, "b": INT, "c": LARGE},
+            },
+            11,
+            0,
+        ),
+        ({"anyOf": [{"type": "string", "minLength": 9}, INT]}, 0, 0),
+        ({"minLength": 9}, 0, 0),
+        ({"type": ["string", "null"], "minLength": 9}, 0, 0),
+        ({"type": "object", "required": ["a"], "properties": {"a": INT}}, 0, 0),
+        (True, 0, 0),
+    ],
+)
+def test_what_every_answer_needs(schema: Any, num_bytes: int, commas: int) -> None:
+    least = least_of(json.dumps(schema))
+    assert (least.num_bytes, least.commas) == (num_bytes, commas)
+
+
+def test_an_answer_of_the_shortest_form_is_never_refused(vocabulary: Vocabulary) -> None:
+    """What is said to be needed is a lower bound, with any tokens."""
+    for count in (1, 7, 100):
+        schema = {"type": "array", "minItems": count, "items": {"type": "string", "minLength": 3}}
+        shortest = json.dumps(["aaa"] * count, separators=(",", ":"))
+        least = least_of(json.dumps(schema))
+        assert least.num_bytes == len(shortest)
+        assert vocabulary.least_tokens(least) == len(shortest)
+        assert least.tokens(longest=9, most_commas=2) <= -(-len(shortest) // 5)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "lexer error: too many states: 20000 >= 20000\n<non-verbose/>",
+        "lexer error: too many expressions constructed\n<non-verbose/>",
+    ],
+)
+def test_what_gives_up_later_says_what_to_do(said: str) -> None:
+    assert "use smaller counts (maxLength, {m,n})" in sentence_of(said)
+
+
+def test_a_path_is_shown_by_its_end(tmp_path: Path) -> None:
+    schema: dict[str, Any] = {"minLength": 99_999}
+    for _ in range(60):
+        schema = {"properties": {"inner": schema}}
+    with pytest.raises(ValueError, match=r"^minLength at \.\.\..*inner is 99999") as refused:
+        check_counts("json_schema", json.dumps(schema))
+    assert len(str(refused.value)) < 250
