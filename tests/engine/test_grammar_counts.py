@@ -13,7 +13,7 @@ import pytest
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.grammar.checker import Checker
-from tenora_engine.grammar.counts import check_counts, has_expressions, least_of
+from tenora_engine.grammar.counts import check_counts, has_expressions, least_of, lowered
 from tenora_engine.grammar.guide import Vocabulary
 from tenora_engine.grammar.reasons import sentence_of
 from tenora_engine.request import Grammar
@@ -48,7 +48,6 @@ def at(schema: dict[str, Any]) -> dict[str, Any]:
 PLACE = "#/anyOf/1/properties/a/b"
 KEYWORDS = [
     ("minLength", 10_000),
-    ("maxLength", 10_000),
     *(
         (name + what, 1_000_000)
         for name in ("min", "max")
@@ -65,6 +64,21 @@ def test_each_keyword_is_refused_by_its_name(keyword: str, limit: int) -> None:
             check_counts("json_schema", json.dumps(at({keyword: count})))
         assert f"the maximum is {limit}: " in str(refused.value)
         assert "smaller" in str(refused.value)
+
+
+@pytest.mark.parametrize("length", [10_001, 65_535, 1e30])
+def test_a_string_may_be_as_long_as_can_be_followed_whatever_its_maximum(length: float) -> None:
+    """Schemas as people have them say 65,535: what is shorter keeps that too."""
+    schema = at({"type": "string", "maxLength": length, "minLength": 3})
+    check_counts("json_schema", json.dumps(schema))
+    kept = json.loads(lowered("json_schema", json.dumps(schema)))
+    assert kept == at({"type": "string", "maxLength": 10_000, "minLength": 3})
+    call = f'start: "x" %json {json.dumps(schema)} "y" a\na: %json{json.dumps(at(INT))}'
+    made = lowered("grammar", call)
+    assert made == f'start: "x" %json {json.dumps(kept)} "y" a\na: %json{json.dumps(at(INT))}'
+    below = json.dumps(at({"maxLength": 10_000}))
+    assert lowered("json_schema", below) == below
+    assert lowered("regex", "a{3}") == "a{3}"
 
 
 @pytest.mark.parametrize(

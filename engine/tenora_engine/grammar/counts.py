@@ -35,9 +35,8 @@ NESTED_RULES_MAX = 200
 """Product of counts within counts of rules: where the parser cannot tell which of them goes on, a
 mask at 200 takes 2 ms, at 2,500 it took 200 ms."""
 
-_CHARACTERS = dict.fromkeys(("minLength", "maxLength"), CHARACTERS_MAX)
 _ENTRIES = ("minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains")
-_LIMITS = {**_CHARACTERS, **dict.fromkeys(_ENTRIES, ENTRIES_MAX)}
+_LIMITS = {"minLength": CHARACTERS_MAX, **dict.fromkeys(_ENTRIES, ENTRIES_MAX)}
 _EXPRESSIONS = frozenset({"pattern", "patternProperties", "format", "x-guidance"})
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _AS_THEY_ARE = ("const", "enum", "default", "examples", "required", "x-guidance")
@@ -45,9 +44,40 @@ _SHOWN_MAX = 80  # characters of a place
 _JSON = re.compile(r"%json\s*(?=\{)")
 
 
+def lowered(kind: str, text: str) -> str:
+    """The same with each `maxLength` of a schema no larger than CHARACTERS_MAX: what keeps the
+    lower one keeps the one that was asked for."""
+    if kind == "json_schema":
+        return _lowered(text)
+    if kind != "grammar":
+        return text
+    parts, end = [], 0
+    for begin, after, _ in _schemas_in(text):
+        parts += [text[end:begin], _lowered(text[begin:after])]
+        end = after
+    return "".join([*parts, text[end:]])
+
+
+def _lowered(text: str) -> str:
+    """Of a schema, or `%json` and one."""
+    begin = text.find("{")
+    try:
+        schema = json.loads(text[begin:])
+    except (ValueError, RecursionError):
+        return text
+    large = [node for node, _ in _nodes(schema, "#") if _is_large(node.get("maxLength"))]
+    for node in large:
+        node["maxLength"] = CHARACTERS_MAX
+    return text[:begin] + json.dumps(schema) if large else text
+
+
+def _is_large(count: Any) -> bool:
+    return isinstance(count, int | float) and count > CHARACTERS_MAX
+
+
 def check_counts(kind: str, text: str) -> None:
     """Raises ValueError with what is too large, where it stands, and what to do. What cannot be
-    read is left to the library to refuse."""
+    read is left to the library to refuse; a `maxLength` is never too large (`lowered`)."""
     if kind == "json_schema":
         try:
             schema = json.loads(text)
