@@ -4,7 +4,8 @@ migrations under an advisory lock. Runs as the database's owner, before anything
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from zlib import crc32
 
 from alembic import command
@@ -38,6 +39,7 @@ from tenora_platform.secret_proof import (
 )
 
 _LOCK_TIMEOUT_S = 30  # for which requests queue behind a migration that waits for a table
+_TURN_S = 0.1
 UNFINISHED = "restore_unfinished"
 """A table that is there while a restore fills the database."""
 
@@ -93,8 +95,7 @@ def prepare_database(
     try:
         with engine.connect() as connection:
             refuse_pooler(engine, connection, urls.installation.schema)
-            connection.execute(text("select pg_advisory_lock(:key)"), key)
-            connection.commit()
+            _take_turn(connection, key)
             try:
                 _make_schema(connection, urls)
                 (may_prepare or refuse_unfinished)(connection)
@@ -120,6 +121,15 @@ def prepare_database(
         raise DatabaseSetupError(_unusable(urls.owner, error)) from error
     finally:
         engine.dispose()
+
+
+def _take_turn(connection: Connection, key: Mapping[str, int]) -> None:
+    """Wait for the advisory lock, in no transaction: an index that its holder makes beside writers
+    waits for every transaction that began before, and both would wait for ever."""
+    while not connection.scalar(text("select pg_try_advisory_lock(:key)"), key):
+        connection.commit()
+        time.sleep(_TURN_S)
+    connection.commit()
 
 
 def refuse_pooler(engine: Engine, connection: Connection, schema: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -258,3 +259,35 @@ def test_prices_that_nobody_set_or_used_are_taken_back(
             superuser.execute("DELETE FROM prices")
         unforced = "SELECT 1 FROM pg_class WHERE relrowsecurity AND NOT relforcerowsecurity"
         assert superuser.execute(unforced).fetchall() == []
+
+
+def test_an_index_is_made_beside_writers(servers: Servers, owned_url: str) -> None:
+    """One that was cut off is made anew, and who waits for the turn to migrate is waited for by
+    nobody."""
+    urls = database_urls(owned_url, servers.secret, DEFAULT)
+    prepare_database(urls, "0058")
+    as_superuser = plain_url(with_database(servers.postgres_url, str(urls.owner.database)))
+    with psycopg.connect(as_superuser, autocommit=True) as superuser:
+        superuser.execute("CREATE INDEX ix_tenants_plan ON tenants (plan)")
+        superuser.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_tenants_plan'::regclass"
+        )
+        writer = psycopg.connect(as_superuser)
+        writer.execute("INSERT INTO tenants (id, name, plan) VALUES ('t', 't', 'free')")
+        with ThreadPoolExecutor() as pool:
+            prepared = [pool.submit(prepare_database, urls) for _ in range(2)]
+            writer.execute("INSERT INTO tenants (id, name, plan) VALUES ('u', 'u', 'free')")
+            writer.commit()
+            for each in prepared:
+                each.result(timeout=60)
+        writer.close()
+        unfinished = superuser.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid")
+        assert unfinished.fetchone() == (0,)
+        superuser.execute("SELECT create_usage_month('2031-01-01')")
+        missing = superuser.execute(
+            "SELECT count(*) FROM pg_inherits p WHERE inhparent = 'usage_events'::regclass AND 2 > "
+            "(SELECT count(*) FROM pg_index i JOIN pg_inherits h ON h.inhrelid = i.indexrelid "
+            "  WHERE i.indrelid = p.inhrelid AND h.inhparent IN ("
+            "    'ix_usage_events_time'::regclass, 'ix_usage_events_more_sequences'::regclass))"
+        )
+        assert missing.fetchone() == (0,)

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from api_harness import Api, TestTenant
 from tenora_engine.events import UsageRecord
 from tenora_platform.ids import new_id
+from tenora_platform.receipts import search as search_module
 from tenora_platform.receipts.filters import Filters
-from tenora_platform.receipts.search import search
+from tenora_platform.receipts.search import After, search
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
-from tenora_platform.usage.ids import request_of, request_text
+from tenora_platform.usage import slices
+from tenora_platform.usage.ids import request_text
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
@@ -232,30 +234,51 @@ COSTS = st.none() | st.none() | st.integers(0, 100).map(lambda tokens: tokens * 
     min_duration_ms=st.sampled_from((None, None, None, 400)),
     sort=st.sampled_from(("newest", "newest", "-queue", "-ttft", "-tpot", "-duration", "-cost")),
     limit=st.sampled_from((5, 17, 200)),
+    read=st.sampled_from((1, 40, 50_000)),
 )
-@example(**NONE | {"start": LATE.ended - timedelta(minutes=5), "api_key": LATE.key, "limit": 5})
-@example(**NONE | {"start": None, "min_cost": 50 * UNITS, "limit": 5})
-@example(**NONE | {"start": None, "sort": "-ttft", "limit": 5})
-@example(**NONE | {"start": None, "sort": "-tpot", "limit": 5})
-@example(**NONE | {"start": START, "sort": "-cost", "status": "completed", "limit": 5})
-@example(**NONE | {"start": START, "sort": "-queue", "adapter": "support", "limit": 5})
+@example(
+    **NONE
+    | {"start": LATE.ended - timedelta(minutes=5), "api_key": LATE.key, "limit": 5, "read": 40}
+)
+@example(**NONE | {"start": None, "min_cost": 50 * UNITS, "limit": 5, "read": 40})
+@example(**NONE | {"start": None, "sort": "-ttft", "limit": 5, "read": 40})
+@example(**NONE | {"start": None, "sort": "-tpot", "limit": 5, "read": 40})
+@example(**NONE | {"start": START, "sort": "-cost", "status": "completed", "limit": 5, "read": 40})
+@example(**NONE | {"start": START, "sort": "-queue", "adapter": "support", "limit": 5, "read": 40})
 async def test_it_finds_what_a_plain_filter_finds(
-    api: Api, tenant: TestTenant, limit: int, **wanted: Any
+    api: Api, tenant: TestTenant, limit: int, read: int, **wanted: Any
 ) -> None:
+    """Whatever one answer reads, all of them find all."""
     filters = Filters(tenant.id, **wanted)
-    found: list[str] = []
-    async with api.state.db.tenant_session(tenant.id) as session:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "READ_MAX", read)
+        patch.setattr(slices, "FIRST", min(read, slices.FIRST))
+        assert await found_by(api, filters, limit) == expected(filters)
+
+
+async def found_by(api: Api, filters: Filters, limit: int) -> list[str]:
+    """By all pages."""
+    tenant_id, found = filters.tenant_id, list[str]()
+    assert tenant_id is not None
+    async with api.state.db.tenant_session(tenant_id) as session:
+        after: After | None = None
         while True:
-            after = request_of(found[-1])[1] if found else None
             page = await search(session, filters, after, limit)
             assert page is not None
-            found += [request_text("chatcmpl", request) for request in page]
-            if len(page) < limit:
+            found += [request_text("chatcmpl", request) for request in page.requests]
+            after = page.stopped
+            if after is None and len(page.requests) == limit:
+                after = After(page.requests[-1])
+            if after is None:
                 break
-    assert found == expected(filters)
+    return found
 
 
-async def test_over_http(api: Api, tenant: TestTenant) -> None:
+@pytest.mark.parametrize("read", [3, 50_000])
+async def test_over_http(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    monkeypatch.setattr(slices, "READ_MAX", read)
     query = "status=completed&class=flex&limit=7&min_cost=0.00001"
     found: list[dict[str, Any]] = []
     page = (await api.call(tenant.key, "GET", f"/v1/requests?{query}")).json()
@@ -326,7 +349,11 @@ async def test_one_is_found_by_any_of_its_names(api: Api, tenant: TestTenant) ->
     assert [page["data"][0]["id"] for page in (first, second)] == same[:2]
 
 
-async def test_the_operator_pages_through_all_tenants(api: Api, tenant: TestTenant) -> None:
+@pytest.mark.parametrize("read", [7, 50_000])
+async def test_the_operator_pages_through_all_tenants(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    monkeypatch.setattr(slices, "READ_MAX", read)
     found: list[dict[str, Any]] = []
     path = "/admin/v1/requests?limit=30&status=completed"
     page = (await api.admin("GET", path)).json()
@@ -343,3 +370,32 @@ async def test_the_operator_pages_through_all_tenants(api: Api, tenant: TestTena
     queues = [item["queue_ms"] for item in slow]
     assert queues == sorted(queues, reverse=True)
     assert len({item["tenant_id"] for item in slow}) > 1
+
+
+async def test_one_answer_looks_through_so_much(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search for what there is not says where it stopped."""
+    monkeypatch.setattr(slices, "READ_MAX", 100)
+    path = "/v1/requests?min_cost=1000"
+    page = (await api.call(tenant.key, "GET", path)).json()
+    assert (page["data"], page["has_more"], page["searching"]) == ([], True, True)
+    answers = 1
+    while page["has_more"]:
+        page = (await api.call(tenant.key, "GET", f"{path}&after={page['last_id']}")).json()
+        answers += 1
+    assert (page["data"], page["searching"]) == ([], False)
+    assert len(ALL) / 100 <= answers <= len(ALL) / 20
+
+
+async def test_too_many_are_not_put_in_order(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_module, "RANKED_MAX", 50)
+    for path in ("/v1/requests?sort=-cost", "/v1/requests?sort=-ttft&start=2020-01-01"):
+        answer = await api.call(tenant.key, "GET", path)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "range_too_long"
+    short = f"/v1/requests?sort=-cost&start={ALL[0].ended.isoformat()[:19]}Z"
+    end = (ALL[0].ended + timedelta(minutes=30)).isoformat()[:19]
+    assert (await api.call(tenant.key, "GET", f"{short}&end={end}Z")).status_code == 200

@@ -3165,7 +3165,9 @@ export interface paths {
         };
         /**
          * List Requests
-         * @description List finished requests, newest first, or the slowest or most expensive first (`sort`).
+         * @description List finished requests, newest first, or the slowest or most expensive first (`sort`). A
+         *     search for what is rare may answer with few or no requests and `searching`: it goes on with
+         *     `after` = `last_id`.
          */
         get: operations["receipts_list_requests"];
         put?: never;
@@ -7241,7 +7243,8 @@ export interface components {
         /**
          * LineDetails
          * @description What a line, or the requested part of it, consists of. The quantities and exact amounts of
-         *     all pages add up to the line's.
+         *     all pages add up to the line's. A page of requests may have fewer than `limit`, or none, and yet
+         *     a `next_page`: enough was looked through for one answer.
          */
         LineDetails: {
             /** Data */
@@ -9641,7 +9644,11 @@ export interface components {
             /** User Id */
             user_id?: string | null;
         };
-        /** RequestPage */
+        /**
+         * RequestPage
+         * @description `searching`: enough was looked through for one answer, which may be empty; the search goes on
+         *     with `after` = `last_id`.
+         */
         RequestPage: {
             /** Data */
             data: components["schemas"]["RequestItem"][];
@@ -9660,6 +9667,11 @@ export interface components {
              * @constant
              */
             object: "list";
+            /**
+             * Searching
+             * @default false
+             */
+            searching: boolean;
         };
         /**
          * RequestWaits
@@ -14116,7 +14128,7 @@ export interface operations {
                 min_ttft_ms?: number | null;
                 /** @description An answer's id or an x-request-id; all other filters are then ignored */
                 q?: string | null;
-                /** @description Sort order. Any order but by time covers 31 days, unless `start` is given */
+                /** @description Sort order. Any order but by time covers 31 days, unless `start` is given, and at most 250,000 usage events */
                 sort?: "newest" | "-queue" | "-ttft" | "-tpot" | "-duration" | "-cost";
                 /** @description Only requests that ended at or after this time */
                 start?: string | null;
@@ -18666,7 +18678,7 @@ export interface operations {
                 min_ttft_ms?: number | null;
                 /** @description An answer's id or an x-request-id; all other filters are then ignored */
                 q?: string | null;
-                /** @description Sort order. Any order but by time covers 31 days, unless `start` is given */
+                /** @description Sort order. Any order but by time covers 31 days, unless `start` is given, and at most 250,000 usage events */
                 sort?: "newest" | "-queue" | "-ttft" | "-tpot" | "-duration" | "-cost";
                 /** @description Only requests that ended at or after this time */
                 start?: string | null;

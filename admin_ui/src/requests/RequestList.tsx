@@ -56,7 +56,24 @@ export function RequestList({ side, tenant, tenants, addressOf }: RequestListPro
       {found.error && !found.data && (
         <ErrorState error={found.error} onRetry={() => found.refetch()} />
       )}
-      {found.data && requests.length === 0 && (
+      {found.hasNextPage && requests.length === 0 && (
+        <EmptyState
+          icon={<IconListSearch size={24} />}
+          title="Nothing in the newest requests"
+          action={
+            <Button
+              variant="light"
+              loading={found.isFetchingNextPage}
+              onClick={() => void found.fetchNextPage()}
+            >
+              Search further back
+            </Button>
+          }
+        >
+          What these filters match is rare. The search goes on where it stopped.
+        </EmptyState>
+      )}
+      {found.data && !found.hasNextPage && requests.length === 0 && (
         <EmptyState
           icon={<IconListSearch size={24} />}
           title={text === "" ? "No requests yet" : "No requests match these filters"}

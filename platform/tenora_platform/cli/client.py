@@ -65,9 +65,9 @@ class ApiClient:
         while True:
             page = self.call("GET", path, params={**query, "limit": 100})
             items += page["data"]
-            if not page.get("has_more") or not page["data"]:
+            if not page.get("has_more") or not page.get("last_id"):
                 return items
-            query["after"] = page.get("last_id") or page["data"][-1]["id"]
+            query["after"] = page["last_id"]  # also of an empty page, of a search that goes on
 
     def save(self, path: str, query: dict[str, str], out: Path | None) -> None:
         """A streamed answer into a file, whose name is printed, or onto standard output."""

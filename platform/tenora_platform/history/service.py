@@ -4,11 +4,11 @@ quantiles of histograms, the plans' targets. It knows metrics and rows, no route
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.history import repository
@@ -28,10 +28,21 @@ _TARGETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
-    """What plans promise now: tenant's id -> (name, class of its plan, ttft_ms, tpot_ms)."""
+class Promise:
+    """What a plan promises to those of its class."""
 
-    tenants: Mapping[str, tuple[str, str, float | None, float | None]]
+    class_: str
+    ttft_ms: float | None
+    tpot_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What plans promise now. `plans` are those that tenants have; `tenants`, of those that are
+    shown, id -> (name, plan)."""
+
+    plans: Mapping[str, Promise]
+    tenants: Mapping[str, tuple[str, str]]
 
     def name(self, tenant_id: str | None) -> str | None:
         found = self.tenants.get(tenant_id or "")
@@ -44,22 +55,28 @@ class Targets:
         if which is None:
             return None
         tenant_id, class_ = group[0] or only, group[1]
-        found = {
-            ttft if which == "ttft_ms" else tpot
-            for id_, (_, own, ttft, tpot) in self.tenants.items()
-            if tenant_id in (None, id_) and class_ in (None, own)
-        }
+        promised = list(self.plans.values())
+        if tenant_id is not None:
+            own = self.tenants.get(tenant_id)
+            promised = [] if own is None else [self.plans[own[1]]]
+        found = {getattr(each, which) for each in promised if class_ in (None, each.class_)}
         return found.pop() if len(found) == 1 else None
 
 
-async def targets(session: AsyncSession) -> Targets:
-    """Of all tenants that the session sees."""
-    rows = await session.execute(
-        select(
-            TenantRow.id, TenantRow.name, PlanRow.sla_class, PlanRow.ttft_ms, PlanRow.tpot_ms
-        ).join(PlanRow, PlanRow.name == TenantRow.plan)
+async def targets(session: AsyncSession, tenant_ids: Collection[str]) -> Targets:
+    """For series of these tenants, and for those of several together."""
+    has_any = exists().where(TenantRow.plan == PlanRow.name)
+    plans = select(PlanRow.name, PlanRow.sla_class, PlanRow.ttft_ms, PlanRow.tpot_ms)
+    tenants = select(TenantRow.id, TenantRow.name, TenantRow.plan).where(
+        TenantRow.id.in_(tenant_ids)
     )
-    return Targets({id_: (name, own, ttft, tpot) for id_, name, own, ttft, tpot in rows})
+    return Targets(
+        {
+            plan: Promise(class_, ttft_ms, tpot_ms)
+            for plan, class_, ttft_ms, tpot_ms in await session.execute(plans.where(has_any))
+        },
+        {id_: (name, plan) for id_, name, plan in await session.execute(tenants)},
+    )
 
 
 class Reader:
@@ -75,17 +92,11 @@ class Reader:
     def window(self) -> Window:
         return self._asked.window
 
-    async def series(self, name: str, metric: Metric, known: Targets) -> list[TimeSeries]:
+    async def series(self, name: str, metric: Metric) -> list[tuple[TimeSeries, Group]]:
         """Of one metric, the largest group first."""
         if metric.of_engine:
-            return await self._of_engine(name, metric)
-        found = await self._of_service(name, metric)
-        for each, group in found:
-            each.target_ms = known.of(name, group, self._asked.tenant_id)
-            each.tenant_id = group[0] or None
-            each.tenant_name = known.name(group[0])
-            each.service_class = group[1]
-        return [each for each, _ in found]
+            return [(each, (None, None)) for each in await self._of_engine(name, metric)]
+        return await self._of_service(name, metric)
 
     async def _of_service(self, name: str, metric: Metric) -> list[tuple[TimeSeries, Group]]:
         if metric.form == "counts":
@@ -208,7 +219,7 @@ async def answer(
     steps: frozenset[int],
 ) -> TimeSeriesAnswer:
     """The series of all metrics, of each at most `limit`."""
-    reader, known = Reader(session, asked, steps), await targets(session)
+    reader = Reader(session, asked, steps)
     made = TimeSeriesAnswer(
         start=asked.window.start_s,
         end=asked.window.end_s,
@@ -219,12 +230,28 @@ async def answer(
         series=[],
         sums=[],
     )
+    shown: list[tuple[TimeSeries, Group]] = []
     for name, metric in metrics.items():
-        found = await reader.series(name, metric, known)
+        found = await reader.series(name, metric)
         made.total = max(made.total, len(found))
-        made.series += found[:limit]
-        made.sums += sums(found)
+        made.sums += sums([each for each, _ in found])
+        shown += found[:limit]
+    await _name(session, shown, asked.tenant_id)
+    made.series = [each for each, _ in shown]
     return made
+
+
+async def _name(
+    session: AsyncSession, shown: Sequence[tuple[TimeSeries, Group]], only: str | None
+) -> None:
+    """Whose each is, and what was promised. `only`: all are this tenant's."""
+    ids = {tenant_id for _, (tenant_id, _) in shown} | {only}
+    known = await targets(session, {each for each in ids if each})
+    for each, group in shown:
+        each.target_ms = known.of(each.metric, group, only)
+        each.tenant_id = group[0] or None
+        each.tenant_name = known.name(group[0])
+        each.service_class = group[1]
 
 
 def sums(series: Sequence[TimeSeries]) -> list[TimeSeriesSum]:

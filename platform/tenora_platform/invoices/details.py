@@ -96,7 +96,8 @@ class LineDetail(BaseModel):
 
 class LineDetails(BaseModel):
     """What a line, or the requested part of it, consists of. The quantities and exact amounts of
-    all pages add up to the line's."""
+    all pages add up to the line's. A page of requests may have fewer than `limit`, or none, and yet
+    a `next_page`: enough was looked through for one answer."""
 
     object: Literal["invoice_line_details"] = "invoice_line_details"
     invoice: str
@@ -126,10 +127,11 @@ async def details_of(
     if query.group_by != "request":
         found.data = await _sums(session, line, query)
         return found
-    events = await requests_of(session, row, line, query.part, page=query.page, limit=query.limit)
-    found.data = [_request(each) for each in events[: query.limit]]
-    if len(events) > query.limit:
-        found.has_more, found.next_page = True, events[query.limit - 1].place
+    events, found.next_page = await requests_of(
+        session, row, line, query.part, page=query.page, limit=query.limit
+    )
+    found.data = [_request(each) for each in events]
+    found.has_more = found.next_page is not None
     return found
 
 

@@ -3,17 +3,17 @@ that comes to by the price it was rated at. Occupancy has events of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import TextClause, or_, select, text, tuple_
+from sqlalchemy import TextClause, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.price_lists import HELD_METERS, PriceList
+from tenora_platform.billing.price_lists import HELD_METERS, METERS, PriceList
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import ulid_text
@@ -21,8 +21,10 @@ from tenora_platform.invoices.parts import Part
 from tenora_platform.invoices.period import end_of, midnight
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoiceRow
 from tenora_platform.usage.ids import event_text, request_text, x_request_id_of
-from tenora_platform.usage.reading import rating_of
+from tenora_platform.usage.keys import events_table, is_of
+from tenora_platform.usage.reading import floor, rating_of
 from tenora_platform.usage.records import stored_billable
+from tenora_platform.usage.slices import Hour, sliced, windows
 from tenora_platform.usage.tables import UsageEventRow, UsageSeriesRow
 
 _QUANTITIES = {
@@ -55,8 +57,9 @@ async def requests_of(
     *,
     page: str | None,
     limit: int,
-) -> list[Behind]:
-    """By time; one more than `limit`. Raises BadRequestError for a page that is none."""
+) -> tuple[list[Behind], str | None]:
+    """By time, at most `limit` of them; and the next page, if there may be more: enough may have
+    been looked through for one answer. Raises BadRequestError for a page that is none."""
     spans = await _taken(session, row, line.month or row.period)
     values: dict[str, Any] = {
         "tenant": row.tenant_id,
@@ -71,11 +74,49 @@ async def requests_of(
         **_after(page),
         **part.values(row.tenant_id),
     }
-    if line.meter not in _QUANTITIES:
-        found = await session.execute(_occupancy_events(line.meter or "", part), values)
-        return [_occupancy(each) for each in found.mappings()]
-    rows = (await session.execute(_events(line.meter, part), values)).mappings().all()
-    return await _rated(session, rows, line)
+    meter = line.meter or ""
+    of_requests = meter in _QUANTITIES
+    statement = _events(meter, part) if of_requests else _occupancy_events(meter, part)
+    found: list[Mapping[Any, Any]] = []
+    stopped: datetime | None = None
+    async for some in sliced(_hours(session, meter, part, values)):
+        begins, ends = zip(*some.spans, strict=True)
+        slice_ = {"begins": list(begins), "ends": list(ends), "limit": limit + 1 - len(found)}
+        found += (await session.execute(statement, {**values, **slice_})).mappings().all()
+        if len(found) > limit:
+            break
+        stopped = some.spans[-1].ends if some.stops else None
+    if of_requests:
+        behind = await _rated(session, found[:limit], line)
+    else:
+        behind = [_occupancy(each) for each in found[:limit]]
+    if len(found) > limit:
+        return behind, behind[-1].place
+    return behind, None if stopped is None else _place(stopped, UUID(int=0), -1)
+
+
+async def _hours(
+    session: AsyncSession, meter: str, part: Part, values: Mapping[str, Any]
+) -> AsyncIterator[Hour]:
+    """Those in which the line's part was used, oldest first, as the sums know."""
+    if meter not in METERS:
+        raise LookupError(f"{meter!r} is not a meter")
+    statement = text(
+        f"""
+        SELECT u.hour, greatest(sum(u.sequences), count(*))
+          FROM usage_hours u JOIN usage_series s ON s.id = u.series_id
+         WHERE u.tenant_id = :tenant AND u.hour >= :since AND u.hour < :until
+         GROUP BY u.hour
+        HAVING bool_or(u.price_version_no = :price AND s.class = :class AND u.{meter} > 0
+                       {part.conditions("(u.hour AT TIME ZONE 'UTC')::date")})
+         ORDER BY u.hour
+        """
+    )
+    begin = max(values["begin"], floor(values["after_time"], "hour"))
+    for since, until in windows(begin, values["end"], newest_first=False):
+        within = {**values, "since": since, "until": until}
+        for hour, sequences in await session.execute(statement, within):
+            yield Hour(hour, int(sequences))
 
 
 def _after(page: str | None) -> dict[str, Any]:
@@ -153,16 +194,19 @@ _TAKEN = """
 
 def _events(meter: str, part: Part) -> TextClause:
     taken = _TAKEN.format(key="e.request", sequence="e.sequence")
-    return text(
+    return _in_spans(
+        "request, sequence, event_time",
         f"""
         SELECT e.request, e.sequence, e.event_time
           FROM usage_events e JOIN usage_series s ON s.id = e.series_id
           {taken}
-           AND e.event_time >= :begin AND e.event_time < :end AND {_QUANTITIES[meter]} > 0
+           AND e.event_time >= greatest(span.begins, :begin, :after_time)
+           AND e.event_time < least(span.ends, :end) AND {_QUANTITIES[meter]} > 0
            {part.conditions("(e.event_time AT TIME ZONE 'UTC')::date")}
            AND (e.event_time, e.request, e.sequence) > (:after_time, :after_id, :after_sequence)
          ORDER BY e.event_time, e.request, e.sequence LIMIT :limit
-        """
+        """,
+        "event_time, request, sequence",
     )
 
 
@@ -170,15 +214,30 @@ def _occupancy_events(meter: str, part: Part) -> TextClause:
     if meter not in HELD_METERS:
         raise LookupError(f"{meter!r} is not a meter")
     taken = _TAKEN.format(key="e.id", sequence="-1")
-    return text(
+    return _in_spans(
+        "id, ends, quantity, amount",
         f"""
         SELECT e.id, e.ends, e.quantity, e.amount
           FROM occupancy_events e JOIN usage_series s ON s.id = e.series_id
           {taken}
-           AND e.meter = :meter AND e.ends >= :begin AND e.ends < :end
+           AND e.meter = :meter AND e.ends >= greatest(span.begins, :begin, :after_time)
+           AND e.ends < least(span.ends, :end)
            {part.conditions("(e.ends AT TIME ZONE 'UTC')::date")}
            AND (e.ends, e.id, 0) > (:after_time, :after_id, :after_sequence)
          ORDER BY e.ends, e.id LIMIT :limit
+        """,
+        "ends, id",
+    )
+
+
+def _in_spans(columns: str, inside: str, order: str) -> TextClause:
+    """The query in each of these hours alone, so that no index but that of time is of use."""
+    return text(
+        f"""
+        SELECT {", ".join(f"found.{each}" for each in columns.split(", "))}
+          FROM unnest(CAST(:begins AS timestamptz[]), CAST(:ends AS timestamptz[]))
+               AS span (begins, ends), LATERAL ({inside}) AS found
+         ORDER BY {", ".join(f"found.{each}" for each in order.split(", "))} LIMIT :limit
         """
     )
 
@@ -199,14 +258,14 @@ async def _rated(
     session: AsyncSession, keys: Sequence[Mapping[Any, Any]], line: InvoiceLineRow
 ) -> list[Behind]:
     """With what the line's meter comes to, by the list and at the place it was rated at."""
-    wanted = [(each["request"], each["sequence"]) for each in keys]
-    if not wanted:
+    if not keys:
         return []
     lists = {price.no: price for price in await price_lists(session)}
+    these = events_table([(each["request"], each["sequence"]) for each in keys])
     query = (
         select(UsageEventRow, UsageSeriesRow)
         .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
-        .where(tuple_(UsageEventRow.request, UsageEventRow.sequence).in_(wanted))
+        .join(these, is_of(these))
         .order_by(UsageEventRow.event_time, UsageEventRow.request, UsageEventRow.sequence)
     )
     return [_behind(event, series, lists, line) for event, series in await session.execute(query)]

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from heapq import nlargest
 from typing import NamedTuple
 
 from sqlalchemy import select
 
+from tenora_engine.events import AdapterResidency
 from tenora_engine.pages import ArenaPages
-from tenora_platform.auth import tenant_namespace
 from tenora_platform.registry.repository import SERVABLE
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
-from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.tenants.namespaces import names_of, owners_of
 
+HOST_SHOWN_MAX = 200
+"""Adapters in host memory that come with the arena; all of them are in the list of adapters."""
 _BELIEVED_S = 30.0
 _AGAIN_S = 2.0  # before what was not found is looked for again
 
@@ -39,11 +42,14 @@ class Names:
     """What is known of one moment's arena."""
 
     def __init__(
-        self, tenants: dict[str, list[tuple[str, str]]], versions: dict[str, list[Version]]
+        self,
+        tenants: Mapping[str, Sequence[tuple[str, str]]],
+        versions: Mapping[str, Sequence[Version]],
+        names: Mapping[str, str],
     ) -> None:
         self._tenants = tenants  # namespace -> (id, name) of each
         self._versions = versions  # by digest
-        self._namespaces = {each: name for name, ids in tenants.items() for each, _ in ids}
+        self._names = names  # of those tenants whose versions these are, by id
 
     def tenant(self, namespace: str) -> tuple[str | None, str | None]:
         """Id and name; of a trust group no id and all names."""
@@ -51,12 +57,8 @@ class Names:
         alone = rows[0][0] if len(rows) == 1 else None
         return alone, " + ".join(name for _, name in rows) or None
 
-    def namespace(self, tenant_id: str) -> str | None:
-        return self._namespaces.get(tenant_id)
-
     def tenant_name(self, tenant_id: str) -> str | None:
-        rows = self._tenants.get(self._namespaces.get(tenant_id, ""), [])
-        return next((name for each, name in rows if each == tenant_id), None)
+        return self._names.get(tenant_id)
 
     def version(self, digest: str, namespace: str) -> Version | None:
         """Of several with equal content, one of the namespace's if there is any."""
@@ -82,16 +84,17 @@ class NameReader:
         names = self._names
         is_enough = names is not None and (age_s < _AGAIN_S or names.knows(namespaces, digests))
         if names is None or age_s > _BELIEVED_S or not is_enough:
-            names = self._names = await read_names(self._state, digests)
+            names = self._names = await read_names(self._state, namespaces, digests)
             self._read_s = time.monotonic()
         return names
 
 
-async def read_names(state: AppState, digests: Collection[str]) -> Names:
-    """Of all tenants, and of the versions with these contents."""
-    tenants: dict[str, list[tuple[str, str]]] = defaultdict(list)
+async def read_names(
+    state: AppState, namespaces: Collection[str], digests: Collection[str]
+) -> Names:
+    """Of the tenants of these namespaces, and of the versions with these contents and whose they
+    are."""
     versions: dict[str, list[Version]] = defaultdict(list)
-    columns = select(TenantRow.id, TenantRow.name, TenantRow.trust_group).order_by(TenantRow.id)
     query = (
         select(
             AdapterVersionRow.digest,
@@ -106,18 +109,28 @@ async def read_names(state: AppState, digests: Collection[str]) -> Names:
         .order_by(AdapterVersionRow.id)
     )
     async with state.db.admin_session() as session:
-        for tenant_id, name, group in await session.execute(columns):
-            tenants[tenant_namespace(state.secret, tenant_id, group)].append((tenant_id, name))
+        owners = await owners_of(session, state.secret, namespaces)
         if digests:
             for digest, version, adapter, tenant, name, number in await session.execute(query):
                 found = Version(version, adapter, tenant, name, number)
                 versions[digest or ""].append(found)
-    return Names(dict(tenants), dict(versions))
+        whose = {each.tenant_id for some in versions.values() for each in some}
+        names = await names_of(session, whose)
+    tenants = {each: [(row.id, row.name) for row in rows] for each, rows in owners.items()}
+    return Names(tenants, dict(versions), names)
 
 
 def _mentioned(pages: ArenaPages) -> tuple[set[str], set[str]]:
-    namespaces = {each.namespace for each in pages.owners if each.namespace}
-    digests = {each.digest for each in pages.owners if each.digest not in ("", "BASE")}
-    digests |= {each.digest for each in pages.adapters}
-    digests |= {each.digest for each in pages.host} | {each.digest for each in pages.pins}
-    return namespaces, digests
+    """(namespaces, digests) of what is shown."""
+    namespaces = {each.namespace for each in pages.owners}
+    namespaces |= {each.namespace for each in pages.departures}
+    namespaces |= {each.namespace or "" for each in pages.partitions} | {pages.departures_for}
+    digests = {each.digest for each in pages.owners} | {each.digest for each in pages.departures}
+    digests |= {each.digest for each in pages.adapters} | {each.digest for each in pages.pins}
+    most = HOST_SHOWN_MAX + len(pages.adapters) + len(pages.pins)
+    digests |= {each.digest for each in nlargest(most, pages.host, key=_last_used)}
+    return namespaces - {""}, digests - {"", "BASE"}
+
+
+def _last_used(adapter: AdapterResidency) -> float:
+    return adapter.last_used_s

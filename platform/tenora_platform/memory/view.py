@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tenora_engine.events import AdapterResidency
 from tenora_engine.pages import ArenaAdapter, ArenaPages, PartitionPages, PinState
 from tenora_engine.pages import Departure as EngineDeparture
-from tenora_platform.memory.names import Names
+from tenora_platform.memory.names import HOST_SHOWN_MAX, Names
 from tenora_platform.memory.schemas import (
     AdapterPlace,
     Departure,
@@ -20,8 +20,6 @@ from tenora_platform.memory.schemas import (
 from tenora_platform.memory.words import per_mib_ms, reason
 
 _KINDS = ("free", "live_kv", "cached_kv", "adapter")
-HOST_SHOWN_MAX = 200
-"""Adapters in host memory that come with the arena; all of them are in the list of adapters."""
 
 
 def engine_pages(pages: ArenaPages, names: Names) -> EnginePages:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.config import ModelInfo
 from tenora_engine.events import EngineStats, PoolStats
 from tenora_engine.telemetry import OTHER, QueueStats, ServiceMeter, TelemetryStats
-from tenora_platform.auth import tenant_namespace
 from tenora_platform.operations.schemas import (
     ClassService,
     EngineView,
@@ -32,13 +31,15 @@ from tenora_platform.processes.presence import Process
 from tenora_platform.reconciliation.told import proof_warnings
 from tenora_platform.registry.store_told import store_warnings
 from tenora_platform.state import AppState
+from tenora_platform.tenants.namespaces import names_of, owners_of
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.leftovers import unbilled_warnings
 
 
 async def engine_view(session: AsyncSession, state: AppState, stats: EngineStats) -> EngineView:
     """One replica's snapshot, for the operator."""
-    owners = await _owners(session, state)
+    owners = await owners_of(session, state.secret, stats.pool.tenants)
+    names = await names_of(session, _told_apart(stats.telemetry))
     replica = ReplicaView(
         id="local",
         ready=state.engine.ready,
@@ -63,7 +64,7 @@ async def engine_view(session: AsyncSession, state: AppState, stats: EngineStats
             for key, waiting in sorted(stats.waiting_by_tenant.items())
         ],
         classes=_classes(stats.telemetry),
-        tenants=_tenants(stats.telemetry, owners),
+        tenants=_tenants(stats.telemetry, names),
         counters=stats.counters,
     )
     return EngineView(model=_model(state.engine.model), replicas=[replica])
@@ -148,12 +149,10 @@ def wrong(state: AppState) -> list[str]:
     return [*engine, *failing(state), *(each.key for each in told_warnings(state))]
 
 
-async def _owners(session: AsyncSession, state: AppState) -> dict[str, list[TenantRow]]:
-    """Namespace -> its tenants (several in a trust group)."""
-    owners: dict[str, list[TenantRow]] = defaultdict(list)
-    for row in await session.scalars(select(TenantRow).order_by(TenantRow.id)):
-        owners[tenant_namespace(state.secret, row.id, row.trust_group)].append(row)
-    return owners
+def _told_apart(telemetry: TelemetryStats) -> set[str]:
+    """The tenants that the metrics name."""
+    meters = {each.tenant for each in telemetry.meters}
+    return (meters | {each.tenant for each in telemetry.queues}) - {OTHER}
 
 
 def _pool(pool: PoolStats, owners: dict[str, list[TenantRow]]) -> PoolView:
@@ -200,9 +199,8 @@ def _classes(telemetry: TelemetryStats) -> list[ClassService]:
     ]
 
 
-def _tenants(telemetry: TelemetryStats, owners: dict[str, list[TenantRow]]) -> list[TenantService]:
+def _tenants(telemetry: TelemetryStats, names: Mapping[str, str]) -> list[TenantService]:
     """By tenant and class, the rest last."""
-    names = {row.id: row.name for rows in owners.values() for row in rows}
     meters: dict[tuple[str, str], list[ServiceMeter]] = defaultdict(list)
     queues: dict[tuple[str, str], list[QueueStats]] = defaultdict(list)
     for meter in telemetry.meters:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -19,38 +19,33 @@ Due = tuple[AdapterVersionRow, str, list[str] | None, int]
 
 async def next_due(session: AsyncSession, now: datetime) -> Due | None:
     """An active version that is to be asked: of each tenant the newest first, so that one with a
-    thousand holds up nobody else's."""
+    thousand holds up nobody else's. The database notes each that becomes active as waiting, and
+    has an index of those."""
     turn = func.row_number().over(
         partition_by=AdapterVersionRow.tenant_id, order_by=AdapterVersionRow.activated_at.desc()
     )
     probe = AdapterProbeRow
     query = (
         select(AdapterVersionRow, AdapterRow.name, AdapterProbePromptsRow.prompts, probe.attempts)
+        .select_from(probe)
+        .join(AdapterVersionRow, AdapterVersionRow.id == probe.version_id)
         .join(AdapterRow, AdapterRow.id == AdapterVersionRow.adapter_id)
-        .outerjoin(probe, probe.version_id == AdapterVersionRow.id)
         .outerjoin(AdapterProbePromptsRow, AdapterProbePromptsRow.adapter_id == AdapterRow.id)
-        .where(
-            AdapterVersionRow.state == "active",
-            or_(probe.version_id.is_(None), and_(probe.state == "waiting", probe.next_at <= now)),
-        )
+        .where(AdapterVersionRow.state == "active", probe.state == "waiting", probe.next_at <= now)
         .order_by(turn, AdapterVersionRow.activated_at)
         .limit(1)
     )
     found = (await session.execute(query)).first()
-    return None if found is None else (found[0], found[1], found[2], found[3] or 0)
+    return None if found is None else (found[0], found[1], found[2], found[3])
 
 
 async def count_waiting(session: AsyncSession, most: int) -> int:
     """Active versions that are still to be asked, now or later; of more than `most` no more are
     counted."""
-    probe = AdapterProbeRow
     waiting = (
         select(AdapterVersionRow.id)
-        .outerjoin(probe, probe.version_id == AdapterVersionRow.id)
-        .where(
-            AdapterVersionRow.state == "active",
-            or_(probe.version_id.is_(None), probe.state == "waiting"),
-        )
+        .join(AdapterProbeRow, AdapterProbeRow.version_id == AdapterVersionRow.id)
+        .where(AdapterVersionRow.state == "active", AdapterProbeRow.state == "waiting")
         .limit(most)
         .subquery()
     )

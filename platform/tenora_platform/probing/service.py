@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -47,7 +48,7 @@ class Probes:
             name=name,
             version=number,
             state=version.state,
-            probe=probe.state if probe else ("waiting" if asks else "off"),  # type: ignore[arg-type]
+            probe=_shown(probe, asks=asks),
             probe_error=probe.error if probe else None,
             probed_at=probe.probed_at if probe else None,
             warnings=found.warnings if found else [],
@@ -93,6 +94,15 @@ class Probes:
 
     def _session(self) -> AbstractAsyncContextManager[AsyncSession]:
         return self._state.db.tenant_session(self._tenant.tenant_id)
+
+
+def _shown(
+    probe: AdapterProbeRow | None, *, asks: bool
+) -> Literal["waiting", "done", "failed", "off"]:
+    """Of what was never asked: whether anybody will."""
+    if probe is None or not (probe.attempts or probe.probed_at or probe.state == "failed"):
+        return "waiting" if asks else "off"
+    return probe.state  # type: ignore[return-value]
 
 
 async def _version(session: AsyncSession, adapter: AdapterRow, number: int) -> AdapterVersionRow:

@@ -15,8 +15,8 @@ _Time = DateTime(timezone=True)
 
 
 class AdapterProbeRow(Base):
-    """One of each version that was ever to be asked; an active version without one is to be asked,
-    too. `findings` are of the last time that it was."""
+    """One of each version that was ever to be asked; the database makes it as the version becomes
+    active. `findings` are of the last time that it was."""
 
     __tablename__ = "adapter_probes"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
+from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     Select,
     and_,
     any_,
+    case,
     cast,
     exists,
     func,
@@ -46,6 +48,9 @@ _WORSE: dict[Status, tuple[str, ...]] = {
 }
 _Event = UsageEventRow
 _Other = aliased(UsageEventRow)
+_Several = aliased(UsageEventRow)
+MARGIN = timedelta(days=1)
+"""A request's sequences do not end further apart."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,36 @@ class Filters:
         found = (self.api_key, self.adapter, self.class_, self.kind)
         return any(each is not None for each in found)
 
+    @property
+    def selective(self) -> bool:
+        """Whether any request of the window might not be among the found ones."""
+        least = (self.min_cost, self.max_cost, self.min_queue_ms, self.min_ttft_ms)
+        others = (self.status, self.finish_reason, self.min_duration_ms, *least)
+        return self.narrowed or any(each is not None for each in others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Near:
+    """Between which times, or which keys, the requests are that are looked at; None: any."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    first: UUID | None = None
+    last: UUID | None = None
+
+    def of_sequences(self, event: Any) -> list[ColumnElement[bool]]:
+        """Where all sequences of these requests are."""
+        found: list[ColumnElement[bool]] = []
+        if self.start is not None:
+            found.append(event.event_time >= self.start - MARGIN)
+        if self.end is not None:
+            found.append(event.event_time <= self.end + MARGIN)
+        if self.first is not None:
+            found.append(event.request >= self.first)
+        if self.last is not None:
+            found.append(event.request <= self.last)
+        return found
+
 
 @dataclass(frozen=True)
 class Looked:
@@ -105,15 +140,16 @@ class Looked:
             found.append(event.series_id == any_(cast(list(self.series), ARRAY(Integer))))
         return found
 
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """On UsageEventRow: that of each request that is found the first sequence that fits."""
+    def conditions(self, near: Near) -> list[ColumnElement[bool]]:
+        """On UsageEventRow: that of each request that is found the first sequence that fits.
+        `near`: where those are that it is asked of."""
         return [
             *of_tenants(_Event, self.filters),
             *self.fits(_Event),
             self._is_first(),
             *self._is_no_worse(),
             *in_window(self.filters),
-            *_costs(self.filters),
+            *_costs(self.filters, near),
         ]
 
     def _is_first(self) -> ColumnElement[bool]:
@@ -185,16 +221,23 @@ def _another(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(_Other.request == _Event.request, condition)
 
 
-def _costs(filters: Filters) -> list[ColumnElement[bool]]:
-    """Of the whole request, as far as it has a price."""
+def _costs(filters: Filters, near: Near) -> list[ColumnElement[bool]]:
+    """Of the whole request, as far as it has a price. Most requests have one sequence, and are not
+    looked up again."""
+    if filters.min_cost is None and filters.max_cost is None:
+        return []
+    several = select(_Several.request).where(_Several.sequence > 0, *near.of_sequences(_Several))
+    if filters.tenant_id is not None:
+        several = several.where(*of_tenants(_Several, filters))
     total = (
         select(func.coalesce(func.sum(_Other.amount), 0))
         .where(_Other.request == _Event.request)
         .scalar_subquery()
     )
+    cost = case((_Event.request.in_(several), total), else_=func.coalesce(_Event.amount, 0))
     found: list[ColumnElement[bool]] = []
     if filters.min_cost is not None:
-        found.append(total >= filters.min_cost)
+        found.append(cost >= filters.min_cost)
     if filters.max_cost is not None:
-        found.append(total <= filters.max_cost)
+        found.append(cost <= filters.max_cost)
     return found

@@ -4,7 +4,6 @@ request counts by is of all its sequences: the slowest one's time, the sum of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,10 +11,16 @@ from sqlalchemy import REAL, ColumnElement, Numeric, Subquery, case, cast, func,
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from tenora_platform.receipts.filters import Filters, Looked, Sort, of_tenants
+from tenora_platform.receipts.filters import (
+    MARGIN,
+    Filters,
+    Looked,
+    Near,
+    Sort,
+    of_tenants,
+)
 from tenora_platform.usage.tables import UsageEventRow
 
-_MARGIN = timedelta(days=1)  # a request's sequences do not end further apart
 _Event = UsageEventRow
 _First = aliased(UsageEventRow)
 _Rest = aliased(UsageEventRow)
@@ -43,11 +48,12 @@ async def ranked(
     first token, or no second one, has no place in an order by it."""
     sort = looked.filters.sort
     rest = _rest(looked.filters)
+    near = Near(start=looked.filters.start, end=looked.filters.end)
     value = _value(sort, rest)
     query = (
         select(_Event.request)
         .outerjoin(rest, rest.c.request == _Event.request)
-        .where(*looked.conditions(), value.is_not(None))
+        .where(*looked.conditions(near), value.is_not(None))
         .order_by(value.desc(), _Event.request.desc())
         .limit(limit)
     )
@@ -64,9 +70,9 @@ def _rest(filters: Filters) -> Subquery:
     that all others need no second look."""
     conditions = [_Rest.sequence > 0, *of_tenants(_Rest, filters)]
     if filters.start is not None:
-        conditions.append(_Rest.event_time >= filters.start - _MARGIN)
+        conditions.append(_Rest.event_time >= filters.start - MARGIN)
     if filters.end is not None:
-        conditions.append(_Rest.event_time < filters.end + _MARGIN)
+        conditions.append(_Rest.event_time < filters.end + MARGIN)
     total = _total(filters.sort, _Rest).label("value")
     query = select(_Rest.request, total).where(*conditions)
     return query.group_by(_Rest.request).subquery("rest")

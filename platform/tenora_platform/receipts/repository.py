@@ -16,6 +16,7 @@ from tenora_platform.billing.price_lists import PriceList
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.tenants.tables import ApiKeyRow, TenantRow
 from tenora_platform.usage.ids import OTHER, request_of, request_text
+from tenora_platform.usage.keys import is_of, requests_table
 from tenora_platform.usage.tables import UnratedEventRow, UsageEventRow, UsageSeriesRow
 
 _SERVERS = "req"  # of the ids that the server gives HTTP answers
@@ -92,10 +93,11 @@ def _number(tenant_id: str) -> ScalarSelect[int]:
 
 async def load(session: AsyncSession, requests: Sequence[UUID]) -> list[Request]:
     """In the order of `requests`, without those that there are not."""
+    these = requests_table(requests)
     query = (
         select(UsageEventRow, UsageSeriesRow)
+        .join(these, is_of(these))
         .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
-        .where(UsageEventRow.request.in_(requests))
         .order_by(UsageEventRow.request, UsageEventRow.sequence)
     )
     found: dict[UUID, list[Event]] = {}

@@ -80,7 +80,10 @@ async def filters_of(
     sort: Annotated[
         Sort,
         Query(
-            description="Sort order. Any order but by time covers 31 days, unless `start` is given"
+            description=(
+                "Sort order. Any order but by time covers 31 days, unless `start` is given, and at "
+                "most 250,000 usage events"
+            )
         ),
     ] = "newest",
 ) -> Filters:
@@ -116,7 +119,9 @@ async def list_requests(
     after: After = None,
     limit: Limit = 20,
 ) -> RequestPage:
-    """List finished requests, newest first, or the slowest or most expensive first (`sort`)."""
+    """List finished requests, newest first, or the slowest or most expensive first (`sort`). A
+    search for what is rare may answer with few or no requests and `searching`: it goes on with
+    `after` = `last_id`."""
     if q is not None:
         return await requests_named(session, q, tenant.tenant_id, after, limit)
     return await request_page(session, asked.of(tenant.tenant_id), after, limit)

@@ -128,7 +128,10 @@ class RequestItem(IdItem):
 
 
 class RequestPage(ListPage[RequestItem]):
-    pass
+    """`searching`: enough was looked through for one answer, which may be empty; the search goes on
+    with `after` = `last_id`."""
+
+    searching: bool = False
 
 
 class _Part(BaseModel):

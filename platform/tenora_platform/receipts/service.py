@@ -24,14 +24,15 @@ from tenora_platform.receipts.receipt import (
 )
 from tenora_platform.receipts.repository import Adapter, Names, Request
 from tenora_platform.receipts.schemas import RequestItem, RequestPage
-from tenora_platform.receipts.search import search
+from tenora_platform.receipts.search import After, search
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.secret import ServerSecret
 from tenora_platform.usage import series
-from tenora_platform.usage.ids import request_of, x_request_id_of
+from tenora_platform.usage.ids import event_text, request_of, x_request_id_of
 from tenora_platform.usage.seal import Seals
 from tenora_platform.usage.service import money
 
+_STOPPED = "req"  # of an id that a search goes on behind
 _log = structlog.get_logger(__name__)
 
 
@@ -92,15 +93,26 @@ async def request_page(
     """Raises BadRequestError."""
     if filters.start and filters.end and filters.start >= filters.end:
         raise BadRequestError("start must be before end.", param="start", code="invalid_value")
-    place = request_of(after)[1] if after is not None else None
-    ids = await search(session, filters, place, limit + 1)
-    if ids is None:
+    found = await search(session, filters, None if after is None else _after(after), limit + 1)
+    if found is None:
         raise BadRequestError(
             "after is not the id of a request in this search.",
             param="after",
             code="invalid_value",
         )
-    return await _page(session, ids, limit)
+    page = await _page(session, found.requests, limit)
+    if found.stopped is not None:
+        stopped = event_text(_STOPPED, found.stopped.request, found.stopped.sequence or 0)
+        page = page.model_copy(update={"has_more": True, "last_id": stopped, "searching": True})
+    return page
+
+
+def _after(name: str) -> After:
+    """A request's id; or that of a usage event, at which a search stopped."""
+    request_id, _, sequence = name.rpartition(":")
+    if request_id and sequence.isascii() and sequence.isdigit() and len(sequence) < 10:
+        return After(request_of(request_id)[1], int(sequence))
+    return After(request_of(name)[1])
 
 
 async def requests_named(

@@ -140,4 +140,12 @@ def _told(row: PlanRow | TenantRow) -> dict[str, object]:
     return {name: getattr(row, name) for name in columns if name not in _UNTOLD}
 
 
-_UNTOLD = ("created_at", "updated_at", "deleted_at", "erase_after", "erased_at", "status_before")
+_UNTOLD = (
+    "created_at",
+    "updated_at",
+    "deleted_at",
+    "erase_after",
+    "erased_at",
+    "status_before",
+    "namespace",  # follows from the others
+)

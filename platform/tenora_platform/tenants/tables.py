@@ -76,6 +76,7 @@ class TenantRow(Base):
     plan: Mapped[str] = mapped_column(Text, ForeignKey("plans.name"))
     status: Mapped[str] = mapped_column(Text, server_default="active")
     trust_group: Mapped[str | None] = mapped_column(Text)  # tenants that may share cached KV
+    namespace: Mapped[str | None] = mapped_column(Text)  # of its cached KV; NULL: to be noted
     prepaid: Mapped[bool] = mapped_column(server_default=false())  # spends its credit only
     internal: Mapped[bool] = mapped_column(server_default=false())  # the platform's own
     deleted_at: Mapped[datetime | None] = mapped_column(_Time)  # suspended since; see `erasure`
