@@ -1,7 +1,7 @@
 """How many sequences a request has, with each event of one that has several: a receipt says
 `incomplete` until all are in the books.
 
-Revision: 0060, after 0053
+Revision: 0060, after 0059
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0060"
-down_revision = "0053"
+down_revision = "0059"
 branch_labels = None
 depends_on = None
 
