@@ -58,6 +58,7 @@ def _mark(state: AppState) -> str:
 
 def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
+    from tenora_platform.audit.witness import Witness
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.canary.rounds import Canary
     from tenora_platform.erasure.worker import Eraser
@@ -114,6 +115,7 @@ def worker_work(state: AppState) -> Work:
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,
         "credit": CreditKeeper(state.db, state.ledger).run,
+        "audit": partial(Witness(state.objects, state.secret).keep, state.db, state.store),
         "storage": StorageDays(state.db, state.engine, told=state.budgets.book).run,
         "totals": TotalsKeeper(state.engine, state.db, gate=gate).run,
         "waits": WaitSampler(state.engine, state.db, state.settings.history_minutes_days).run,
