@@ -1,6 +1,6 @@
 """Versions that wait for their probe, and tenants' namespaces, are noted where they are looked for.
 
-Revision: 0058, after 0053
+Revision: 0058, after 0056
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0058"
-down_revision = "0053"
+down_revision = "0056"
 branch_labels = None
 depends_on = None
 

@@ -58,6 +58,8 @@ def _mark(state: AppState) -> str:
 
 def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
+    from tenora_platform import retention
+    from tenora_platform.audit.witness import Witness
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.canary.rounds import Canary
     from tenora_platform.erasure.worker import Eraser
@@ -94,7 +96,7 @@ def worker_work(state: AppState) -> Work:
     gate = UsageGate(state.db, state.store)
     sink = UsageSink(state.engine, state.db, told=state.budgets.book, gate=gate)
     archive = UsageArchive(state.db, state.objects, state.settings.installation)
-    retention = state.settings.usage_retention_months
+    months = state.settings.usage_retention_months
     return {
         "presence": state.presence.keep,
         "uploads": state.upload_waits.listen,
@@ -110,10 +112,12 @@ def worker_work(state: AppState) -> Work:
         "rejected_swept": partial(
             rejections_sweeper.keep_swept, state.db, state.settings.history_minutes_days
         ),
+        "retention": partial(retention.keep_swept, state.db),
         "people": partial(people_sweeper.keep_swept, state.db, state.auth.sessions),
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,
         "credit": CreditKeeper(state.db, state.ledger).run,
+        "audit": partial(Witness(state.objects, state.secret).keep, state.db, state.store),
         "storage": StorageDays(state.db, state.engine, told=state.budgets.book).run,
         "totals": TotalsKeeper(state.engine, state.db, gate=gate).run,
         "waits": WaitSampler(state.engine, state.db, state.settings.history_minutes_days).run,
@@ -122,7 +126,7 @@ def worker_work(state: AppState) -> Work:
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics, state.seal).run,
         "invoices": InvoiceWorker(state).run,
         "webhooks": WebhookWorker.of(state).run,
-        "usage_months": UsageMonths(state.db, archive, state.store, state.metrics, retention).run,
+        "usage_months": UsageMonths(state.db, archive, state.store, state.metrics, months).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
         "reconciliation": Reconciler(state).run,
         "canary": Canary(state).run,

@@ -61,10 +61,10 @@ def tenant_tables(owner: psycopg.Connection[tuple[object, ...]]) -> list[str]:
     """Every table with a column of a tenant, from the catalog: none can be forgotten. Not the parts
     of one: nobody but the owner may name them."""
     found = owner.execute(
-        "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid"
+        "select distinct c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid"
         " where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')"
-        " and not c.relispartition"
-        " and a.attname in ('tenant_id', 'tenant_no') and not a.attisdropped order by 1"
+        " and not c.relispartition and not a.attisdropped"
+        " and a.attname in ('tenant_id', 'tenant_no', 'chain') order by 1"
     )
     return [str(row[0]) for row in found]
 

@@ -32,6 +32,8 @@ from store_harness import (
     warnings,
 )
 from tenora_engine.adapters.identity import config_key, weights_key
+from tenora_platform.audit.witness import OBJECT as COPY_OF_ENDS
+from tenora_platform.audit.witness import Witness
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import DEFAULT
@@ -252,8 +254,13 @@ async def test_a_sweep_of_too_much_stops(own: Settings, tmp_path: Path) -> None:
         assert f"would move {FEW + 1} of {FEW + 1} objects" in await warnings(api)
         await api.state.store.problem()
         assert await stopped(api), "also once the identity was looked at again"
+        copy_of_ends = own.data_dir / "objects" / COPY_OF_ENDS
+        await api.new_tenant("last")
+        await Witness(api.state.objects, api.state.secret).copy_once(api.state.db)
+        assert copy_of_ends.exists()
         code, text = await asyncio.to_thread(tenora, own, "store", "adopt", "--yes")
         assert code == 0, text
+        assert not copy_of_ends.exists(), "the log of an older database may be shorter"
         assert await Collector(api.state, grace=LATER).sweep() == FEW + 1
         assert not await stopped(api)
         await lost(api, FEW + 1)

@@ -151,7 +151,7 @@ _LATER = '''
 from alembic import op
 revision, down_revision, branch_labels, depends_on = "9999", "{head}", None, None
 def upgrade():
-    op.execute("ALTER TABLE tenants ADD COLUMN later text NOT NULL DEFAULT 'of before'")
+    op.execute("ALTER TABLE plans ADD COLUMN later text NOT NULL DEFAULT 'of before'")
 '''
 
 
@@ -168,7 +168,7 @@ def test_a_backup_of_the_version_before_is_restored(
         update={"data_dir": tmp_path / "data", "database_url": servers.new_database()}
     )
     with psycopg.connect(plain_url(str(own.database_url)), autocommit=True) as link:
-        link.execute("INSERT INTO tenants (id, name, plan) VALUES ('t', 'mine', 'free')")
+        link.execute("UPDATE plans SET weight = 7 WHERE name = 'free'")
     assert tenora(own, "backup", str(tmp_path / "backup"))[0] == 0
     folder = tmp_path / "migrations"
     shutil.copytree(migrations_folder(), folder)
@@ -186,8 +186,8 @@ def test_a_backup_of_the_version_before_is_restored(
         assert code == 0, text
         assert revision(str(new.database_url)) == "9999"
         with psycopg.connect(plain_url(str(new.database_url))) as link:
-            rows = link.execute("SELECT id, later FROM tenants").fetchall()
-        assert rows == [("t", "of before")]
+            rows = link.execute("SELECT weight, later FROM plans WHERE name = 'free'").fetchall()
+        assert rows == [(7, "of before")]
     code, text = tenora(new, "migrate")
     assert code == 1
     assert "newer version has migrated it" in text

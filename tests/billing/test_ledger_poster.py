@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from decimal import Decimal
@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from ledger_books import NOW, Books, Key, new_books
 from tenora_platform.db import Database
+from tenora_platform.ledger import poster
 from tenora_platform.ledger.poster import Poster, post_day, post_due, take_back_usage
 from tenora_platform.ledger.service import Ledger
 from tenora_platform.ledger.tables import LedgerTransactionRow
@@ -232,3 +234,47 @@ async def test_one_whose_books_cannot_be_posted_stops_nobody(
     monkeypatch.undo()
     await Poster(db, ledger).run_once(NOW)
     await right(books)
+
+
+async def test_a_day_that_cannot_be_posted_keeps_no_other(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same tenant, neither."""
+    await books.used(DAY, "USD", "output", CENT)
+    await books.used(TODAY, "USD", "output", CENT)
+    monkeypatch.setattr(poster, "post_day", refusing(DAY, ValueError("not a number")))
+    await Poster(books.db, books.ledger).run_once(NOW)
+    assert [each[2] for each in await books.transactions()] == [f"{TODAY}:1"]
+
+
+async def test_nothing_is_posted_behind_the_back_of_who_tries_again(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [await new_books(books.db, books.ledger, ("USD",)) for _ in range(poster.AT_ONCE)]
+    for each in (books, *others):
+        await each.used(DAY, "USD", "output", CENT)
+    away = OperationalError("", None, ConnectionRefusedError())
+    refuse, first = refusing(DAY, away), asyncio.Event()
+
+    async def once(*values: Any) -> object:
+        if not first.is_set():
+            first.set()
+            return await refuse(*values)
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(poster, "post_day", once)
+    before = asyncio.all_tasks()
+    with pytest.raises(OperationalError):
+        await Poster(books.db, books.ledger).run_once(NOW)
+    assert asyncio.all_tasks() == before
+
+
+def refusing(day: date, error: Exception) -> Callable[..., Awaitable[object]]:
+    post_day = poster.post_day
+
+    async def post(*values: Any) -> object:
+        if day in values:
+            raise error
+        return await post_day(*values)
+
+    return post

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -21,13 +21,11 @@ from tenora_engine.ulid import new_id
 from tenora_platform.budgets.accounts import Charge
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.registry.worker import IntakeWorker
-from tenora_platform.tenants.plan_history import PlanHistory
-from tenora_platform.usage import storage
 from tenora_platform.usage.leftovers import Leftovers
 from tenora_platform.usage.occupancy import rate_waiting_occupancy
 from tenora_platform.usage.residency import ResidencyBooks
 from tenora_platform.usage.sink import UsageSink
-from tenora_platform.usage.storage import StorageDays
+from tenora_platform.usage.storage import StorageDays, kb_hours
 
 HOUR_S = 3600.0
 MIDNIGHT = datetime(2026, 6, 2, tzinfo=UTC)
@@ -39,9 +37,10 @@ async def tenant(api: Api) -> TestTenant:
     return await api.new_tenant("holder", plan="premium")
 
 
-async def price(api: Api, model: str, **per_million: str) -> None:
+async def price(api: Api, model: str | None, *, scope: Any = None, **per_million: str) -> None:
     body = {
         "model": model,
+        **(scope or {}),
         "effective_from": "2026-01-01T00:00:00Z",
         "per_million": {
             "uncached_prefill": "1",
@@ -202,6 +201,7 @@ async def pushed(api: Api, tenant: TestTenant, name: str) -> str:
 
 
 async def test_storage_is_booked_by_the_day_from_the_history(api: Api, tenant: TestTenant) -> None:
+    await price(api, None, scope={"tenant": tenant.id}, stored="1")
     version = await pushed(api, tenant, "stored")
     begins = datetime(2026, 6, 1, 6, 30, tzinfo=UTC)
     ends = datetime(2026, 6, 4, 12, 0, 0, 1, tzinfo=UTC)
@@ -213,7 +213,7 @@ async def test_storage_is_booked_by_the_day_from_the_history(api: Api, tenant: T
     assert await worker.run_once("fake-base") == 1, "it begins with yesterday"
     assert await worker.run_once("fake-base") == 0
     now = datetime(2026, 6, 8, 3, tzinfo=UTC)
-    assert await StorageDays(api.state.db, api.engine, clock=lambda: now).run_once("fake-base") == 4
+    assert await StorageDays(api.state.db, api.engine, clock=lambda: now).run_once("fake-base") == 3
     await StorageDays(api.state.db, api.engine, clock=lambda: now).run_once("fake-base")
     found = await days(api, tenant.id)
     assert [row[0] for row in found] == ["2026-06-01", "2026-06-02", "2026-06-03", "2026-06-04"]
@@ -224,17 +224,56 @@ async def test_storage_is_booked_by_the_day_from_the_history(api: Api, tenant: T
         await session.execute(select(AdapterVersionRow).where(AdapterVersionRow.id == version))
 
 
-def test_storage_is_of_the_plan_that_the_tenant_had_that_day() -> None:
-    """Not of the one it has when the day is booked, perhaps two months later."""
-    version = AdapterVersionRow(
-        id="v", tenant_id="t", adapter_id="a", bytes=10**9, activated_at=MIDNIGHT
+async def test_storage_is_one_event_of_a_tenant_and_day(api: Api, tenant: TestTenant) -> None:
+    """However many versions there are, at the plan that the tenant had when the day ended; and an
+    adapter with prices of its own by itself."""
+    versions = [await pushed(api, tenant, name) for name in ("one", "two", "own")]
+    begins = datetime(2026, 6, 1, tzinfo=UTC)
+    async with api.state.db.admin_session() as session:
+        for version in versions:
+            row = await session.get_one(AdapterVersionRow, version)
+            row.bytes, row.activated_at = 3_600_000, begins
+            own = row.adapter_id
+        await session.execute(
+            text("update tenants set created_at = '2020-01-01' where id = :id"), {"id": tenant.id}
+        )
+        moved = {"id": tenant.id, "since": begins + timedelta(days=1, hours=5)}
+        statement = (
+            "insert into tenant_plans (tenant_id, since, plan) "
+            "values (:id, '2020-01-01', 'premium'), (:id, :since, 'free')"
+        )
+        await session.execute(text(statement), moved)
+    await price(api, None, scope={"tenant": tenant.id}, stored="1")
+    await price(api, None, scope={"adapter": own}, stored="1")
+    now = begins + timedelta(days=2, hours=1)
+    worker = StorageDays(api.state.db, api.engine, clock=lambda: now)
+    worker._done = begins.date() - timedelta(days=1)
+    assert await worker.run_once("fake-base") == 4
+    again = StorageDays(api.state.db, api.engine, clock=lambda: now)
+    again._done = begins.date() - timedelta(days=1)
+    assert await again.run_once("fake-base") == 0, "after a crash"
+    query = text(
+        "select e.ends, s.adapter_id, s.plan, e.quantity from occupancy_events e "
+        "join usage_series s on s.id = e.series_id where s.tenant_id = :id"
     )
-    moved = PlanHistory(((MIDNIGHT, "old"), (MIDNIGHT + timedelta(days=1, hours=5), "new")))
-    found = [
-        storage._occupancy(version, moved, (MIDNIGHT + timedelta(days=day)).date(), "model")
-        for day in range(2)
-    ]
-    assert [each.series.plan for each in found if each is not None] == ["old", "new"]
+    async with api.state.db.admin_session() as session:
+        found = (await session.execute(query, {"id": tenant.id})).all()
+    assert {(ends.date(), adapter, plan): quantity for ends, adapter, plan, quantity in found} == {
+        (date(2026, 6, 1), None, "premium"): 2 * 86_400,
+        (date(2026, 6, 1), own, "premium"): 86_400,
+        (date(2026, 6, 2), None, "free"): 2 * 86_400,
+        (date(2026, 6, 2), own, "free"): 86_400,
+    }
+
+
+async def test_storage_that_is_free_is_not_written_down(api: Api, tenant: TestTenant) -> None:
+    version = await pushed(api, tenant, "free")
+    async with api.state.db.admin_session() as session:
+        row = await session.get_one(AdapterVersionRow, version)
+        row.bytes, row.activated_at = 10**9, datetime(2026, 6, 1, tzinfo=UTC)
+    now = datetime(2026, 6, 3, 1, tzinfo=UTC)
+    await StorageDays(api.state.db, api.engine, clock=lambda: now).run_once("fake-base")
+    assert await days(api, tenant.id) == []
 
 
 @given(
@@ -253,11 +292,5 @@ def test_days_of_storage_add_up(size: int, since_us: int, length_us: int) -> Non
         activated_at=begins,
         revoked_at=begins + timedelta(microseconds=length_us),
     )
-    plans = PlanHistory(((MIDNIGHT, "plan"),))
-    found = [
-        storage._occupancy(version, plans, (MIDNIGHT + timedelta(days=day)).date(), "model")
-        for day in range(7)
-    ]
-    total = sum(each.quantity for each in found if each is not None)
-    assert total == size * length_us // (3600 * 1000 * 10**6)
-    assert all(each.begins.date() == each.ends.date() for each in found if each is not None)
+    found = [kb_hours(version, (MIDNIGHT + timedelta(days=day)).date()) for day in range(7)]
+    assert sum(found) == size * length_us // (3600 * 1000 * 10**6)

@@ -20,6 +20,7 @@ from platform_fixtures import plain_url
 from tenora_engine.events import OccupancyRecord
 from tenora_engine.transport.totals import Totals
 from tenora_platform.bootstrap import database_urls
+from tenora_platform.erasure.worker import Eraser
 from tenora_platform.ids import new_id
 from tenora_platform.installation import DEFAULT
 from tenora_platform.ledger.poster import Poster
@@ -49,6 +50,16 @@ TABLES: dict[LiteralString, set[str]] = {
     "invoice_usage": set(),
     "invoice_payments": {"created_at"},
     "invoice_numbers": set(),
+    "tenants": {
+        *("no", "deleted_at", "erase_after", "erased_at", "status_before"),
+        *("created_at", "updated_at"),
+    },
+    "tenant_plans": {"since"},  # by a second: it is another clock's
+    "api_keys": {
+        *("prefix", "hash", "lineage", "created_at", "last_used_at", "created_by", "secret_by"),
+        *("previous_prefix", "previous_hash", "previous_expires_at", "previous_by"),
+    },
+    "credit_grants": {"lapsed", "created_at"},
 }
 """With what says nothing of money: when a row was made, and words for people."""
 
@@ -137,6 +148,11 @@ async def fill(api: Api) -> None:
         ends_s=at,
     )
     assert len(await ResidencyBooks(api.state.db).store([held], "fake-base")) <= 1
+    credit = {"amount": "0.01", "note": "a gift"}
+    made = await api.admin("POST", f"/admin/v1/tenants/{tenants[0].id}/credits", json=credit)
+    assert made.status_code == 201, made.text
+    key = {"name": "eyes", "role": "read_only"}
+    assert (await api.admin("POST", "/admin/v1/admin_keys", json=key)).status_code == 201
     await Poster(api.state.db, api.state.ledger).run_once()
     await invoice(api)
 
@@ -217,6 +233,52 @@ async def test_an_added_row_is_found(books: Books, table: Table) -> None:
     with contextlib.suppress(*REFUSED):
         table.copy(table.some_rows()[0])
         assert await books.found(), f"a second row of {table.name}"
+
+
+@pytest.mark.parametrize(
+    ("change", "undo"),
+    [
+        (
+            "UPDATE plans SET budget = 10000 WHERE name = 'tiered'",
+            "UPDATE plans SET budget = NULL WHERE name = 'tiered'",
+        ),
+        (
+            "UPDATE admin_keys SET role = 'owner' WHERE role = 'read_only'",
+            "UPDATE admin_keys SET role = 'read_only' WHERE role = 'owner'",
+        ),
+        (
+            "UPDATE tenant_plans SET since = since - interval '20 days'",
+            "UPDATE tenant_plans SET since = since + interval '20 days'",
+        ),
+    ],
+)
+async def test_a_changed_account_is_found(
+    books: Books, change: LiteralString, undo: LiteralString
+) -> None:
+    """Of tables of which not every row or value is the audit log's."""
+    assert books.link.execute(change).rowcount
+    found = await books.found()
+    books.link.execute(undo)
+    assert found
+    assert all(each.startswith("account_changed") for each in found)
+    assert await books.found() == []
+
+
+async def test_an_erased_tenant_is_no_difference(books: Books, api: Api) -> None:
+    """Its keys are gone, its name is a pseudonym; but a key of it would be one."""
+    gone = await api.new_tenant("erased")
+    done = await api.admin("DELETE", f"/admin/v1/tenants/{gone.id}?grace_days=0")
+    assert done.status_code < 300, done.text
+    assert gone.id in await Eraser(api.state).run_once()
+    assert await books.found() == []
+    copied: LiteralString = (
+        "INSERT INTO api_keys (id, tenant_id, name, prefix, hash, scopes) VALUES "
+        "('key_back', %s, 'back', 'tn_back', 'x', '{}')"
+    )
+    books.link.execute(copied, [gone.id])
+    found = await books.found()
+    books.link.execute("DELETE FROM api_keys WHERE id = 'key_back'")
+    assert found == ["account_changed api_keys key_back"]
 
 
 async def test_a_changed_event_is_named(books: Books) -> None:

@@ -35,7 +35,7 @@ PLATFORM = {
         ledger/expiry people/repository people/service people/sessions probing/service
         probing/worker receipts/contents_repository receipts/search receipts/signing
         reconciliation/repository reconciliation/service registry/collector registry/forgetting
-        registry/listing rejections/sweeper
+        registry/listing rejections/sweeper retention
         registry/service registry/store_identity registry/trash registry/uploads registry/worker
         rollouts/keeper rollouts/service tenants/repository waits/sampler waits/service
     """,

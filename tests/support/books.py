@@ -36,6 +36,8 @@ CHANGES: dict[str, LiteralString] = {
     "bytea": "coalesce({0}, '') || 'x'::bytea",
     "jsonb": "'{{\"changed\": true}}'",
     "bigint[]": "ARRAY[1, 2, 3, 4]",
+    "text[]": "coalesce({0}, '{{}}') || ARRAY['x']",
+    "double precision": "coalesce({0}, 0) + 1",
     "boolean": "NOT {0}",
 }
 """To another value, by PostgreSQL's name of the type."""

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from platform_fixtures import Servers
+from tenora_platform.audit.service import AuditLog
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
 from tenora_platform.ids import new_id
@@ -128,6 +129,9 @@ async def new_books(
                 "values (:id, 'books', 'free', '2020-01-01')"
             ),
             {"id": tenant_id},
+        )
+        await AuditLog(db.secret).append(
+            session, actor="test", action="tenant.create", target=tenant_id, tenant_id=tenant_id
         )
         for day, currency in enumerate(currencies, 1):
             made = await session.execute(

@@ -192,7 +192,7 @@ export interface paths {
         /**
          * Verify
          * @description Verify every hash chain of the audit log and of the ledger: whether each entry still is as it
-         *     was written.
+         *     was written, and whether any is missing, at the end too.
          */
         get: operations["audit_verify"];
         put?: never;

@@ -13,6 +13,7 @@ from tenora_platform import paging
 from tenora_platform.audit.names import called
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.ids import first_id
+from tenora_platform.tenants.tables import TenantRow
 
 
 async def last_of(session: AsyncSession, chain: str) -> AuditRow | None:
@@ -34,6 +35,13 @@ async def walk(session: AsyncSession, batch: int = 500) -> AsyncIterator[AuditRo
         place = tuple_(AuditRow.chain, AuditRow.seq)
         where = query.where(place > (rows[-1].chain, rows[-1].seq))
         session.expunge_all()  # a long log need not fit into memory
+
+
+async def tenants_without_a_chain(session: AsyncSession) -> list[str]:
+    """Every tenant's begins with its creation."""
+    chain = select(AuditRow.id).where(AuditRow.chain == TenantRow.id).exists()
+    query = select(TenantRow.id).where(~chain).order_by(TenantRow.id)
+    return list(await session.scalars(query))
 
 
 @dataclass(frozen=True, kw_only=True)

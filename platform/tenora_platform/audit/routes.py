@@ -15,6 +15,7 @@ from tenora_platform.audit import repository
 from tenora_platform.audit.names import names_of
 from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
 from tenora_platform.audit.service import OPERATOR
+from tenora_platform.audit.witness import Witness
 from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.exports import ndjson
@@ -177,11 +178,11 @@ async def _lines(sessions: Sessions, chain: str | None) -> AsyncIterator[bytes]:
 @router.get("/admin/v1/audit_logs/verification", dependencies=[Depends(require_role(*READERS))])
 async def verify(session: AdminSession, state: State) -> AuditVerification:
     """Verify every hash chain of the audit log and of the ledger: whether each entry still is as it
-    was written."""
-    found = await state.audit.verify(session)
-    named = [] if found is None else [found]
+    was written, and whether any is missing, at the end too."""
+    witness = Witness(state.objects, state.secret)
+    named = [*await state.audit.verify(session), *await witness.problems(session)][:_NAMED_MAX]
     async for problem in problems(session, state.ledger.chain):
-        named.append(problem)
         if len(named) >= _NAMED_MAX:
             break
+        named.append(problem)
     return AuditVerification(valid=not named, problem=next(iter(named), None), problems=named)

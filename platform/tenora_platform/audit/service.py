@@ -15,13 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.asking import ask
 from tenora_platform.audit import repository
+from tenora_platform.audit.heads import GENESIS, End, Heads
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.ids import new_id
 from tenora_platform.locks import lock
 from tenora_platform.secret import ServerSecret
 
 OPERATOR = "operator"
-_GENESIS = "0" * 64
 
 Details = Mapping[str, object]
 """JSON, and times and decimals, which become its strings."""
@@ -34,6 +34,7 @@ class AuditLog:
 
     def __init__(self, secret: ServerSecret) -> None:
         self._key = secret.key("audit-chain")
+        self._heads = Heads(secret)
 
     async def append(
         self,
@@ -54,24 +55,25 @@ class AuditLog:
         chain = tenant_id or OPERATOR
         await ask(session)
         await lock(session, f"audit:{chain}")
-        last = await repository.last_of(session, chain)
+        head, last = await self._heads.last(session, chain)
         context = structlog.contextvars.get_contextvars()
         where = {"address": address} if (address := context.get("address")) else {}
         row = AuditRow(
             id=new_id("audit"),
             tenant_id=tenant_id,
             chain=chain,
-            seq=last.seq + 1 if last else 1,
+            seq=last.seq + 1,
             at=datetime.now(UTC),
             actor=actor,
             action=action,
             target=target,
             details=_canonical({"before": before, "after": after, **where, **(details or {})}),
             request_id=context.get("request_id"),
-            prev_hash=last.hash if last else _GENESIS,
+            prev_hash=last.hash,
         )
         row.hash = self.hash_of(row)
         session.add(row)
+        self._heads.move(session, head, chain, End(row.seq, row.hash))
         await session.flush()
         return row
 
@@ -93,19 +95,32 @@ class AuditLog:
         message = json.dumps(content, separators=(",", ":")).encode()
         return hmac.new(self._key, message, sha256).hexdigest()
 
-    async def verify(self, session: AsyncSession) -> str | None:
-        """None if every chain holds, else what is wrong with the first entry that does not fit."""
-        expected: dict[str, tuple[int, str]] = {}
+    async def verify(self, session: AsyncSession) -> list[str]:
+        """What is wrong, the first thing of each chain: entries that do not fit, entries that are
+        missing at an end, chains that are missing. Nothing if all is as it was written."""
+        kept = await self._heads.kept(session)
+        ends: dict[str, End] = {}
+        wrong: dict[str, str] = {}
         async for row in repository.walk(session):
-            seq, previous = expected.get(row.chain, (1, _GENESIS))
-            where = f"entry {row.seq} ({row.id}) of chain {row.chain}"
-            if row.seq != seq:
-                return f"entry {seq} of chain {row.chain} is missing: found {row.seq}"
-            if row.prev_hash != previous:
-                return f"{where} does not match the hash of the entry before it"
-            if not hmac.compare_digest(row.hash, self.hash_of(row)):
-                return f"{where} was changed after it was written"
-            expected[row.chain] = (row.seq + 1, row.hash)
+            if row.chain not in wrong:
+                before = ends.get(row.chain, End(0, GENESIS))
+                problem = self._problem(row, before)
+                if problem is not None:
+                    wrong[row.chain] = problem
+            ends[row.chain] = End(row.seq, row.hash)
+        tenants = await repository.tenants_without_a_chain(session)
+        missing = [f"tenant {each} has no audit log" for each in tenants]
+        kept |= await self._heads.kept(session, ends.keys() - kept.keys())  # begun meanwhile
+        return [*wrong.values(), *self._heads.problems(kept, ends), *missing]
+
+    def _problem(self, row: AuditRow, before: End) -> str | None:
+        where = f"entry {row.seq} ({row.id}) of chain {row.chain}"
+        if row.seq != before.seq + 1:
+            return f"entry {before.seq + 1} of chain {row.chain} is missing: found {row.seq}"
+        if row.prev_hash != before.hash:
+            return f"{where} does not match the hash of the entry before it"
+        if not hmac.compare_digest(row.hash, self.hash_of(row)):
+            return f"{where} was changed after it was written"
         return None
 
 

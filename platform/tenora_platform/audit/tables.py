@@ -28,3 +28,14 @@ class AuditRow(Base):
     request_id: Mapped[str | None] = mapped_column(Text)
     prev_hash: Mapped[str] = mapped_column(Text)
     hash: Mapped[str] = mapped_column(Text)
+
+
+class AuditHeadRow(Base):
+    """The last entry of a chain, under a seal."""
+
+    __tablename__ = "audit_heads"
+
+    chain: Mapped[str] = mapped_column(Text, primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger)
+    hash: Mapped[str] = mapped_column(Text)
+    seal: Mapped[str] = mapped_column(Text)

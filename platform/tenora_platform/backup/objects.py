@@ -13,6 +13,7 @@ import msgspec
 from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
+from tenora_platform.audit.witness import OBJECT as AUDIT
 from tenora_platform.backup.dump import unpacked
 from tenora_platform.backup.manifest import Objects
 from tenora_platform.backup.place import (
@@ -32,7 +33,7 @@ from tenora_platform.registry.trash import FOLDER as TRASH
 
 FOLDER = "objects"
 LIST = "objects.jsonl.gz"
-_OWN = (INSTALLATION, DATABASE, PROBE)
+_OWN = (INSTALLATION, DATABASE, PROBE, AUDIT)
 
 
 def kept_objects(objects: ObjectStore) -> Iterator[str]:

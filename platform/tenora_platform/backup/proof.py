@@ -57,8 +57,7 @@ async def _prove(settings: Settings, urls: DatabaseUrls, before: Collection[Faul
     try:
         await _reconcile(settings, urls, found)
         async with db.admin_session() as session:
-            problem = await AuditLog(urls.secret).verify(session)
-            if problem is not None:
+            for problem in await AuditLog(urls.secret).verify(session):
                 found.problems.append(f"audit log: {problem}")
             async for each in problems(session, Chain(urls.secret)):
                 found.problems.append(f"ledger: {each}")

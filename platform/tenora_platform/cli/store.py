@@ -208,6 +208,7 @@ async def _status(parts: _Parts) -> dict[str, Any]:
 
 
 async def _adopt(parts: _Parts) -> dict[str, Any]:
+    from tenora_platform.audit.witness import Witness
     from tenora_platform.erasure.holding import hold_erasures
 
     async with parts.db.admin_session() as session:
@@ -222,6 +223,8 @@ async def _adopt(parts: _Parts) -> dict[str, Any]:
             after=_said(record),
         )
         held = await hold_erasures(session, parts.audit, "command line")
+    # First: after a crash between the two, the store is not the database's, and is adopted again.
+    await Witness(parts.objects, parts.db.secret).forget()
     await parts.identity.write(record)
     back = await _restore(parts, None)
     return {"generation": record.generation, "back": back, "held": held}

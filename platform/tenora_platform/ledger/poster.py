@@ -26,6 +26,7 @@ RUNNING_DAY_EVERY = timedelta(minutes=15)
 tenant."""
 USAGE = "usage"
 BATCH = 1000  # days of one round
+AT_ONCE = 4  # tenants; each transaction waits for the database most of its time
 _log = structlog.get_logger(__name__)
 
 
@@ -48,26 +49,45 @@ class Poster:
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self, now: datetime | None = None) -> int:
-        """Post every day whose turn it is, each in a transaction of its own; returns how many."""
+        """Post every day whose turn it is, a few tenants at once, each day in a transaction of its
+        own; returns how many."""
         now = now or datetime.now(UTC)
         async with self._db.admin_session() as session:
             days = await due.days_due(
                 session, today=now.date(), before=now - RUNNING_DAY_EVERY, limit=BATCH
             )
+        by_tenant: dict[str, list[date]] = {}
         for tenant_id, day in days:
-            try:
-                async with self._db.admin_session() as session:
-                    await post_day(session, self._ledger, tenant_id, day, now)
-            except Exception as error:  # one tenant's books must not stop the others'
-                if isinstance(error, SQLAlchemyError) and not is_own_fault(error):
-                    raise
-                _log.exception(
-                    "usage could not be posted to the ledger",
-                    tenant=tenant_id,
-                    day=str(day),
-                    reason=plain_reason(error),
-                )
+            by_tenant.setdefault(tenant_id, []).append(day)
+        waiting = iter(by_tenant.items())
+
+        async def work() -> None:
+            for tenant_id, of_tenant in waiting:
+                for day in of_tenant:
+                    await self._post(tenant_id, day, now)
+
+        working = [asyncio.create_task(work()) for _ in range(min(AT_ONCE, len(by_tenant)))]
+        try:
+            await asyncio.gather(*working)
+        finally:  # nobody goes on behind the back of who tries again
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
         return len(days)
+
+    async def _post(self, tenant_id: str, day: date, now: datetime) -> None:
+        try:
+            async with self._db.admin_session() as session:
+                await post_day(session, self._ledger, tenant_id, day, now)
+        except Exception as error:  # one tenant's books must not stop the others'
+            if isinstance(error, SQLAlchemyError) and not is_own_fault(error):
+                raise
+            _log.exception(
+                "usage could not be posted to the ledger",
+                tenant=tenant_id,
+                day=str(day),
+                reason=plain_reason(error),
+            )
 
 
 async def post_due(session: AsyncSession, ledger: Ledger, tenant_id: str, now: datetime) -> None:

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     AMOUNT_WRONG = "amount_wrong"
     PRICE_MISSING = "price_missing"
     PRICE_CHANGED = "price_changed"
+    ACCOUNT_CHANGED = "account_changed"
     PRICE_NOT_IN_FORCE = "price_not_in_force"
     TIER_POSITION_WRONG = "tier_position_wrong"
     UNRATED_UNLISTED = "unrated_unlisted"
@@ -56,6 +57,8 @@ ADVICE: dict[Kind, str] = {
     "missing. Restore the price list from the audit log entry of its creation.",
     Kind.PRICE_CHANGED: "The price list does not match the audit log entry of its creation. "
     "Restore it.",
+    Kind.ACCOUNT_CHANGED: "The row of a tenant, plan, key or credit grant does not match the audit "
+    "log's last entry about it. Restore it; charges and rights meanwhile followed the changed row.",
     Kind.PRICE_NOT_IN_FORCE: "Another price list was in force for this event when it ended. Look "
     "for price lists whose dates or scope were changed by hand.",
     Kind.TIER_POSITION_WRONG: "Events of one month have the same position in a volume tier, or "

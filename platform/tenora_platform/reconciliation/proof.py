@@ -23,6 +23,12 @@ from tenora_engine.printable import hide_secrets, printable
 from tenora_platform.ledger.chain import Chain
 from tenora_platform.ledger.verify import problems
 from tenora_platform.reconciliation import books
+from tenora_platform.reconciliation.accounts import (
+    ACCOUNTS,
+    TENANTS,
+    compare_accounts,
+    compare_plans,
+)
 from tenora_platform.reconciliation.archives import Archives
 from tenora_platform.reconciliation.bills import compare_bills, compare_taken
 from tenora_platform.reconciliation.days import OPEN_DAYS, Digests, read_digests, windows_of
@@ -102,6 +108,8 @@ class Run:
     def compare(self) -> None:
         self._compare_series()
         compare_lists(*self.snapshot.price_rows(), self.snapshot.price_entries(), self.found)
+        if self._task.scope.mode == "full" and self._all.everything:
+            self._compare_accounts()
         self._compare_events()
         self._compare_ledger()
         self._compare_engine()
@@ -132,6 +140,14 @@ class Run:
     def _compare_series(self) -> None:
         for tenant_id, series_id in self._lists.wrong_series:
             self.found.add(Kind.SERIES_CHANGED, tenant_id, None, f"series {series_id}")
+
+    def _compare_accounts(self) -> None:
+        snapshot = self.snapshot
+        for each in ACCOUNTS:
+            compare_accounts(
+                each, snapshot.account_rows(each), snapshot.account_entries(each), self.found
+            )
+        compare_plans(snapshot.plan_histories(), snapshot.account_entries(TENANTS), self.found)
 
     def _compare_events(self) -> None:
         """Events with their seals and prices; then hours and days with what they add up to."""

@@ -3,9 +3,11 @@ Rows of events come through a server-side cursor, in binary. It compares nothing
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -13,6 +15,7 @@ import psycopg
 
 from tenora_platform.invoices.currency import shown as in_currency
 from tenora_platform.invoices.digest import DIGESTS
+from tenora_platform.reconciliation.accounts import Account, Entry, Since
 from tenora_platform.reconciliation.bills import FINAL, PAID, VOID, BillRow, Taken
 from tenora_platform.reconciliation.books import Counted, Place, Tally
 from tenora_platform.reconciliation.events import Volume
@@ -186,6 +189,30 @@ class Snapshot:
             " ORDER BY chain, seq",
             [[CREATED, WITHDRAWN]],
         )
+
+    def account_rows(self, of: Account) -> Iterator[tuple[str, dict[str, Any]]]:
+        """With their keys, as JSON."""
+        for key, row in self.stream(f"SELECT {of.key}, to_jsonb(t)::text FROM {of.table} t", []):
+            yield key, json.loads(row, parse_float=Decimal)
+
+    def account_entries(self, of: Account) -> Iterator[Entry]:
+        """Of the audit log, each chain's oldest first. Of tenants that were erased none, where
+        their rows are gone, too."""
+        gone: LiteralString = (
+            " AND chain NOT IN (SELECT chain FROM audit_logs WHERE action = 'tenant.erase')"
+        )
+        query: LiteralString = (
+            "SELECT chain, at, action, target, details FROM audit_logs WHERE action = ANY(%s)"
+        )
+        query += f"{gone if of.erased else ''} ORDER BY chain, seq"
+        return (Entry(*row) for row in self.stream(query, [list(of.actions)]))
+
+    def plan_histories(self) -> dict[str, list[Since]]:
+        found: dict[str, list[Since]] = {}
+        query = "SELECT tenant_id, plan, since FROM tenant_plans ORDER BY tenant_id, since"
+        for tenant_id, plan, since in self.all(query):
+            found.setdefault(tenant_id, []).append(Since(plan, since))
+        return found
 
     def events(self, bounds: Bounds) -> Iterator[Sequence[Any]]:
         """EVENT_COLUMNS and the seal."""

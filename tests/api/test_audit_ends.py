@@ -1,0 +1,167 @@
+"""Entries that are missing at the end of a chain are missed, whoever took them out and whatever was
+put back with them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from api_harness import Api
+from platform_fixtures import MakeApi, Servers, plain_url
+from tenora_platform.audit import repository
+from tenora_platform.audit.tables import AuditRow
+from tenora_platform.audit.witness import Witness
+
+
+async def verdict(api: Api) -> str | None:
+    found = (await api.admin("GET", "/admin/v1/audit_logs/verification")).json()
+    assert found["valid"] == (found["problem"] is None)
+    problem: str | None = found["problem"]
+    return problem
+
+
+def changed_by_hand(database_url: str, statement: str, *values: object) -> Any:
+    """As somebody whom no trigger and no policy stops. The first value of what is asked for."""
+    with psycopg.connect(plain_url(database_url), autocommit=True) as link:
+        link.execute("SET session_replication_role = replica")
+        found = link.execute(statement.encode(), values)
+        row = found.fetchone() if found.description else None
+    return None if row is None else row[0]
+
+
+@pytest.fixture
+async def own(make_api: MakeApi, servers: Servers) -> AsyncIterator[tuple[Api, str]]:
+    """A platform of its own, whose log nobody mends afterwards."""
+    url = servers.new_database()
+    async with make_api(database_url=url) as api:
+        yield api, url
+
+
+REMOVED = "DELETE FROM audit_logs WHERE chain = %s AND seq > %s"
+
+
+async def test_entries_that_are_missing_at_the_end_are_missed(own: tuple[Api, str]) -> None:
+    """Also once others have been written after them."""
+    api, url = own
+    tenant = await api.new_tenant("cut")
+    changed_by_hand(url, REMOVED, tenant.id, 1)
+    problem = f"chain {tenant.id} ends with entry 1, and entry 2 was written"
+    assert await verdict(api) == problem
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "cut off"})
+    assert await verdict(api) == f"entry 2 of chain {tenant.id} is missing: found 3"
+
+
+async def test_a_chain_that_is_missing_is_missed(own: tuple[Api, str]) -> None:
+    """With what is kept of its end, too: a tenant has one."""
+    api, url = own
+    tenant = await api.new_tenant("gone")
+    changed_by_hand(url, REMOVED, tenant.id, 0)
+    assert f"chain {tenant.id} ends with entry 0" in str(await verdict(api))
+    changed_by_hand(url, "DELETE FROM audit_heads WHERE chain = %s", tenant.id)
+    assert await verdict(api) == f"tenant {tenant.id} has no audit log"
+
+
+async def test_an_end_that_is_moved_is_noticed(own: tuple[Api, str]) -> None:
+    api, url = own
+    tenant = await api.new_tenant("moved")
+    changed_by_hand(url, REMOVED, tenant.id, 1)
+    changed_by_hand(
+        url,
+        "UPDATE audit_heads SET seq = 1, hash = (SELECT hash FROM audit_logs WHERE chain = %s) "
+        "WHERE chain = %s",
+        tenant.id,
+        tenant.id,
+    )
+    assert await verdict(api) == f"the kept end of chain {tenant.id} was modified"
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "moved on"})
+    assert await verdict(api) == f"the kept end of chain {tenant.id} was modified"
+
+
+async def test_what_is_written_while_the_log_is_verified_is_no_fault(
+    own: tuple[Api, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a later entry nor a chain that has begun meanwhile."""
+    api, _ = own
+    tenant = await api.new_tenant("meanwhile")
+    walk = repository.walk
+
+    async def walk_slowly(session: AsyncSession) -> AsyncIterator[AuditRow]:
+        async for row in walk(session):
+            if (row.chain, row.seq) == ("operator", 1):
+                await api.new_tenant("begun meanwhile")
+            yield row
+        await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "later"})
+
+    monkeypatch.setattr(repository, "walk", walk_slowly)
+    async with api.state.db.admin_session() as session:
+        assert await api.state.audit.verify(session) == []
+
+
+@pytest.fixture
+async def witness(own: tuple[Api, str]) -> AsyncIterator[Witness]:
+    """Works by hand: the store is not this database's, and no worker copies."""
+    api, _ = own
+    witness = Witness(api.state.objects, api.state.secret)
+    await witness.forget()
+    yield witness
+    await witness.forget()
+
+
+async def test_what_is_put_back_as_it_was_before_is_noticed(
+    own: tuple[Api, str], witness: Witness
+) -> None:
+    """Entries and their end from an hour ago, seal and all: the object store has a later end."""
+    api, url = own
+    tenant = await api.new_tenant("put back")
+    put_back = end_of(url, tenant.id)
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "a deed"})
+    assert await witness.copy_once(api.state.db) == []
+    put_back()
+    other = await api.new_tenant("meanwhile")
+    assert await witness.copy_once(api.state.db) == [], "its entries are there"
+    seq = int(changed_by_hand(url, "SELECT max(seq) FROM audit_logs WHERE chain = %s", tenant.id))
+    changed_by_hand(url, REMOVED, tenant.id, seq - 1)
+    problem = f"entry {seq} of chain {tenant.id} is missing, which was copied"
+    assert await verdict(api) == problem
+    assert await witness.copy_once(api.state.db) == [problem], "and the copy stays"
+    changed_by_hand(url, REMOVED, other.id, 0)
+    assert len(await witness.copy_once(api.state.db)) == 2, "others' ends go on"
+
+
+async def test_an_end_that_is_removed_stays_in_the_copy(
+    own: tuple[Api, str], witness: Witness
+) -> None:
+    api, url = own
+    await api.put_plan("kept", {})
+    assert await witness.copy_once(api.state.db) == []
+    changed_by_hand(url, "DELETE FROM audit_heads WHERE chain = 'operator'")
+    problem = "the kept end of chain operator is missing"
+    assert await witness.copy_once(api.state.db) == [problem]
+    assert await verdict(api) == problem
+    changed_by_hand(url, REMOVED, "operator", 0)
+    assert "of chain operator is missing, which was copied" in str(await verdict(api))
+
+
+async def test_a_copy_of_another_database_says_nothing(
+    own: tuple[Api, str], witness: Witness
+) -> None:
+    api, url = own
+    await api.new_tenant("elsewhere")
+    assert await witness.copy_once(api.state.db) == []
+    changed_by_hand(url, "UPDATE database_identity SET id = id || 'x'")
+    changed_by_hand(url, "TRUNCATE audit_logs, audit_heads, tenants CASCADE")
+    assert await verdict(api) is None
+
+
+def end_of(url: str, chain: str) -> Callable[[], object]:
+    """What puts the chain's kept end back as it is now."""
+    with psycopg.connect(plain_url(url)) as link:
+        query = "SELECT seq, hash, seal FROM audit_heads WHERE chain = %s"
+        kept = link.execute(query, (chain,)).fetchone()
+    assert kept is not None
+    statement = "UPDATE audit_heads SET seq = %s, hash = %s, seal = %s WHERE chain = %s"
+    return lambda: changed_by_hand(url, statement, *kept, chain)
