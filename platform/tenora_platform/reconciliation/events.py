@@ -65,7 +65,7 @@ class EventBook:
         for row in rows:
             self.events += 1
             (request, sequence, tenant_no, series_id, at, _, prompt, cached, output, _, loads,
-             _, _, _, _, _, _, _, _, version, amount, _, seal) = row  # fmt: skip
+             _, _, _, _, _, _, _, _, _, version, amount, _, seal) = row  # fmt: skip
             series = every.get(series_id)
             if series is None:
                 self._tell_stray(row)
