@@ -35,6 +35,7 @@ from tenora_platform.reconciliation.task import Scope, Task
 from tenora_platform.usage.archive import UsageArchive, events_in
 from tenora_platform.usage.engine_totals import keep
 from tenora_platform.usage.partitions import UsageMonths, after
+from tenora_platform.usage.seal import EVENT_COLUMNS
 from usage_records import usage_record
 
 TODAY = datetime.now(UTC).date()
@@ -216,12 +217,12 @@ async def test_a_deleted_event_is_found(kept: Kept, row: Table) -> None:
     lines = gzip.decompress(kept.file.read_bytes()).splitlines(keepends=True)
     content = gzip.compress(b"".join(lines[:1] + lines[2:]))
     kept.file.write_bytes(content)
-    left = list(events_in(content))
+    left, amount = list(events_in(content)), EVENT_COLUMNS.index("amount")
     sums = {
         "prompt_tokens": sum(each.values[6] for each in left),
         "cached_tokens": sum(each.values[7] for each in left),
         "output_tokens": sum(each.values[8] for each in left),
-        "amount": f"{sum(each.values[20] for each in left):.12f}",
+        "amount": f"{sum(each.values[amount] for each in left):.12f}",
     }
     kept.row_says(content, rows=len(left), sums=Json(sums))
     assert "archive_wrong" not in (kinds := {each.kind for each in await kept.found()})

@@ -52,7 +52,7 @@ TABLES: dict[LiteralString, set[str]] = {
     "invoice_numbers": set(),
     "tenants": {
         *("no", "deleted_at", "erase_after", "erased_at", "status_before"),
-        *("created_at", "updated_at"),
+        *("created_at", "updated_at", "namespace"),
     },
     "tenant_plans": {"since"},  # by a second: it is another clock's
     "api_keys": {
