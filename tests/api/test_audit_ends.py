@@ -3,6 +3,7 @@ put back with them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,13 +16,13 @@ from platform_fixtures import MakeApi, Servers, plain_url
 from tenora_platform.audit import repository
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.audit.witness import Witness
+from verification import problems_of
+
+PATIENCE_S = 30.0  # only a hang takes as long
 
 
 async def verdict(api: Api) -> str | None:
-    found = (await api.admin("GET", "/admin/v1/audit_logs/verification")).json()
-    assert found["valid"] == (found["problem"] is None)
-    problem: str | None = found["problem"]
-    return problem
+    return next(iter(await problems_of(api.state)), None)
 
 
 def changed_by_hand(database_url: str, statement: str, *values: object) -> Any:
@@ -87,18 +88,83 @@ async def test_what_is_written_while_the_log_is_verified_is_no_fault(
     """Neither a later entry nor a chain that has begun meanwhile."""
     api, _ = own
     tenant = await api.new_tenant("meanwhile")
-    walk = repository.walk
+    read = repository.next_entries
 
-    async def walk_slowly(session: AsyncSession) -> AsyncIterator[AuditRow]:
-        async for row in walk(session):
-            if (row.chain, row.seq) == ("operator", 1):
-                await api.new_tenant("begun meanwhile")
-            yield row
+    async def read_slowly(session: AsyncSession, chain: str, *args: Any) -> list[AuditRow]:
+        if chain == "operator":
+            await api.new_tenant("begun meanwhile")
+        rows = await read(session, chain, *args)
         await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "later"})
+        return rows
 
-    monkeypatch.setattr(repository, "walk", walk_slowly)
+    monkeypatch.setattr(repository, "next_entries", read_slowly)
     async with api.state.db.admin_session() as session:
         assert await api.state.audit.verify(session) == []
+
+
+async def verified(api: Api, mode: str = "full") -> dict[str, Any]:
+    """A verification by a worker, once it is done."""
+    path = "/admin/v1/audit_logs/verifications"
+    asked = await api.admin("POST", path, json={"mode": mode})
+    assert asked.status_code == 202, asked.text
+    job: dict[str, Any] = asked.json()
+    async with asyncio.timeout(PATIENCE_S):
+        while job["state"] in ("waiting", "running"):
+            await asyncio.sleep(0.05)
+            job = (await api.admin("GET", f"{path}/{job['id']}")).json()
+    assert job["state"] == "done", job
+    return job
+
+
+async def test_a_worker_verifies_in_parts(
+    own: tuple[Api, str], witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chain at a time, in batches: what is wrong is found as by one walk."""
+    monkeypatch.setattr("tenora_platform.audit.verify_job.ENTRIES_AT_ONCE", 1)
+    monkeypatch.setattr("tenora_platform.audit.verify_job.TENANTS_AT_ONCE", 2)
+    monkeypatch.setattr("tenora_platform.audit.verification.BATCH", 2)
+    api, url = own
+    tenants = [await api.new_tenant(f"t{number}") for number in range(4)]
+    right = await verified(api)
+    assert (right["valid"], right["problems"]) == (True, [])
+    assert right["done"] == right["total"], "all entries and all tenants' ledgers"
+    changed = "UPDATE audit_logs SET actor = 'nobody' WHERE chain = %s AND seq = %s"
+    changed_by_hand(url, changed, tenants[2].id, 2)
+    changed_by_hand(url, REMOVED, tenants[3].id, 1)
+    found = await verified(api)
+    assert (found["valid"], found["problem_count"]) == (False, 2)
+    assert found["problem"] == found["problems"][0]
+    assert "was changed after it was written" in found["problem"]
+    assert tenants[3].id in found["problems"][1]
+
+
+async def test_a_recent_verification_reads_what_is_new(
+    own: tuple[Api, str], witness: Witness
+) -> None:
+    """Up to where a chain was found right is remembered under a seal; a full one reads it all."""
+    api, url = own
+    tenant = await api.new_tenant("grows")
+    assert (await verified(api))["valid"]
+    assert (await verified(api, "recent"))["done"] == 0
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "grown"})
+    assert (await verified(api, "recent"))["done"] == 1
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "again"})
+    changed_by_hand(
+        url, "UPDATE audit_logs SET actor = 'x' WHERE chain = %s AND seq = 1", tenant.id
+    )
+    assert (await verified(api, "recent"))["valid"], "an entry of before"
+    assert not (await verified(api))["valid"]
+
+    other = await api.new_tenant("pretends")
+    changed_by_hand(url, "UPDATE audit_logs SET actor = 'x' WHERE chain = %s AND seq = 1", other.id)
+    changed_by_hand(
+        url,
+        "UPDATE audit_heads SET verified_seq = 1, verified_seal = seal, verified_hash = "
+        "(SELECT hash FROM audit_logs WHERE chain = %s AND seq = 1) WHERE chain = %s",
+        *(other.id, other.id),
+    )
+    found = await verified(api, "recent")
+    assert other.id in found["problem"], "nobody else can say that a chain was verified"
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from tenora_platform.ledger.poster import Poster
 from tenora_platform.reconciliation.differences import Difference
 from tenora_platform.reconciliation.proof import prove
 from tenora_platform.reconciliation.task import Task
+from verification import problems_of
 
 NOW = datetime.now(UTC)
 NOON = NOW.replace(hour=12, minute=0, second=0, microsecond=0)
@@ -68,9 +69,7 @@ class Cut:
         return (await asyncio.to_thread(prove, self.task)).named
 
     async def verified(self) -> list[str]:
-        path = "/admin/v1/audit_logs/verification"
-        problems: list[str] = (await self.api.admin("GET", path)).json()["problems"]
-        return problems
+        return await problems_of(self.api.state)
 
     @contextmanager
     def cut(self, kind: str) -> Iterator[str]:
@@ -113,7 +112,10 @@ async def invoice(api: Api, tenants: dict[str, str]) -> None:
 async def give(api: Api, tenant_id: str, at: datetime, expires_at: datetime | None) -> None:
     async with api.state.db.admin_session() as session:
         grant = Grant(amount=Decimal(5), kind="bought", expires_at=expires_at)
-        await grant_credit(session, api.state.ledger, tenant_id, grant, now=at)
+        row = await grant_credit(session, api.state.ledger, tenant_id, grant, now=at)
+        await api.state.audit.append(
+            session, actor="test", action="credit.grant", target=row.id, tenant_id=tenant_id
+        )
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from tenora_platform.reconciliation.proof import prove
 from tenora_platform.reconciliation.task import Result, Task
 from tenora_platform.usage.engine_totals import keep
 from tenora_platform.usage.residency import ResidencyBooks
+from verification import problems_of
 
 TABLES: dict[LiteralString, set[str]] = {
     "usage_events": set(),
@@ -98,8 +99,7 @@ class Books:
         result = await asyncio.to_thread(self.proved)
         named = [f"{each.kind} {each.subject}" for each in result.named]
         if not named:
-            path = "/admin/v1/audit_logs/verification"
-            named = (await self._api.admin("GET", path)).json()["problems"]
+            named = await problems_of(self._api.state)
         return named
 
 

@@ -182,7 +182,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/admin/v1/audit_logs/verification": {
+    "/admin/v1/audit_logs/verifications": {
         parameters: {
             query?: never;
             header?: never;
@@ -190,11 +190,35 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Verify
-         * @description Verify every hash chain of the audit log and of the ledger: whether each entry still is as it
-         *     was written, and whether any is missing, at the end too.
+         * List Verifications
+         * @description List verifications, newest first.
          */
-        get: operations["audit_verify"];
+        get: operations["audit_list_verifications"];
+        put?: never;
+        /**
+         * Start Verification
+         * @description Start a verification of every hash chain. A worker does it; poll it until its state is `done`
+         *     or `failed`.
+         */
+        post: operations["audit_start_verification"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/audit_logs/verifications/{verification_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Verification
+         * @description Get one verification: how far it is, and what it has found.
+         */
+        get: operations["audit_get_verification"];
         put?: never;
         post?: never;
         delete?: never;
@@ -650,6 +674,51 @@ export interface paths {
          *     can be started again, and final invoices stay as they are.
          */
         post: operations["invoices_run_invoices"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Runs
+         * @description List runs that were started, newest first.
+         */
+        get: operations["invoices_list_runs"];
+        put?: never;
+        /**
+         * Start Run
+         * @description Start a run over many tenants. A worker makes each tenant's invoice in a transaction of its
+         *     own; poll the run until its state is `done` or `failed`.
+         */
+        post: operations["invoices_start_run"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/runs/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Run
+         * @description Get one run: how far it is, and what it has made.
+         */
+        get: operations["invoices_get_run"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -4666,25 +4735,6 @@ export interface components {
              * @constant
              */
             object: "list";
-        };
-        /**
-         * AuditVerification
-         * @description `problem` names the first entry of the audit log or ledger that breaks its hash chain;
-         *     `problems` lists the first twenty.
-         */
-        AuditVerification: {
-            /**
-             * Object
-             * @default audit_verification
-             * @constant
-             */
-            object: "audit_verification";
-            /** Problem */
-            problem: string | null;
-            /** Problems */
-            problems: string[];
-            /** Valid */
-            valid: boolean;
         };
         /**
          * Because
@@ -10255,6 +10305,94 @@ export interface components {
             /** Tenant */
             tenant: string;
         };
+        /**
+         * RunJob
+         * @description A run over many tenants. `failed` names the first thousand of the `failures`; the invoices
+         *     are in the list of invoices of the `period`.
+         */
+        RunJob: {
+            /**
+             * Asked At
+             * Format: date-time
+             */
+            asked_at: string;
+            /** Asked By */
+            asked_by: string;
+            /** Done */
+            done: number;
+            /** Empty */
+            empty: number;
+            /** Error */
+            error: string | null;
+            /** Failed */
+            failed: components["schemas"]["RunFailure"][];
+            /** Failures */
+            failures: number;
+            /** Finished At */
+            finished_at: string | null;
+            /** Id */
+            id: string;
+            /** Made */
+            made: number;
+            /**
+             * Object
+             * @default invoice_run.job
+             * @constant
+             */
+            object: "invoice_run.job";
+            /** Period */
+            period: string;
+            /** Started At */
+            started_at: string | null;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "waiting" | "running" | "done" | "failed";
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "draft" | "final";
+            /** Tenant Id */
+            tenant_id: string | null;
+            /** Total */
+            total: number | null;
+            /** Unchanged */
+            unchanged: number;
+        };
+        /**
+         * RunJobBody
+         * @description As of a run that answers when it is done: the month, one tenant or all, drafts or not.
+         */
+        RunJobBody: {
+            /** Draft */
+            draft?: boolean | null;
+            /** Period */
+            period?: string | null;
+            /** Tenant */
+            tenant?: string | null;
+        };
+        /** RunJobPage */
+        RunJobPage: {
+            /** Data */
+            data: components["schemas"]["RunJob"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
         /** RunPage */
         RunPage: {
             /** Data */
@@ -11937,6 +12075,89 @@ export interface components {
              */
             warnings: components["schemas"]["Problem"][];
         };
+        /**
+         * VerificationBody
+         * @description What to verify: all of the log and the ledger (`full`), or of the log what was written since
+         *     each chain was last found as it was written (`recent`).
+         */
+        VerificationBody: {
+            /**
+             * Mode
+             * @default full
+             * @enum {string}
+             */
+            mode: "full" | "recent";
+        };
+        /**
+         * VerificationJobView
+         * @description A verification. `valid` is null until it is done; `problems` names the first twenty of
+         *     `problem_count`; `done` and `total` count entries of the log and tenants' ledgers.
+         */
+        VerificationJobView: {
+            /**
+             * Asked At
+             * Format: date-time
+             */
+            asked_at: string;
+            /** Asked By */
+            asked_by: string;
+            /** Done */
+            done: number;
+            /** Error */
+            error: string | null;
+            /** Finished At */
+            finished_at: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "full" | "recent";
+            /**
+             * Object
+             * @default audit_verification.job
+             * @constant
+             */
+            object: "audit_verification.job";
+            /** Problem */
+            problem: string | null;
+            /** Problem Count */
+            problem_count: number;
+            /** Problems */
+            problems: string[];
+            /** Started At */
+            started_at: string | null;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "waiting" | "running" | "done" | "failed";
+            /** Total */
+            total: number | null;
+            /** Valid */
+            valid: boolean | null;
+        };
+        /** VerificationPage */
+        VerificationPage: {
+            /** Data */
+            data: components["schemas"]["VerificationJobView"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
         /** Version */
         Version: {
             /** Version */
@@ -12522,9 +12743,14 @@ export interface operations {
             };
         };
     };
-    audit_verify: {
+    audit_list_verifications: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Return the items after the one with this id */
+                after?: string | null;
+                /** @description Maximum number of items to return */
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -12546,7 +12772,71 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["AuditVerification"];
+                    "application/json": components["schemas"]["VerificationPage"];
+                };
+            };
+        };
+    };
+    audit_start_verification: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VerificationBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VerificationJobView"];
+                };
+            };
+        };
+    };
+    audit_get_verification: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                verification_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VerificationJobView"];
                 };
             };
         };
@@ -13386,6 +13676,104 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InvoiceRun"];
+                };
+            };
+        };
+    };
+    invoices_list_runs: {
+        parameters: {
+            query?: {
+                /** @description Return the items after the one with this id */
+                after?: string | null;
+                /** @description Maximum number of items to return */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunJobPage"];
+                };
+            };
+        };
+    };
+    invoices_start_run: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RunJobBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunJob"];
+                };
+            };
+        };
+    };
+    invoices_get_run: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunJob"];
                 };
             };
         };

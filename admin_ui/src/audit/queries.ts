@@ -3,6 +3,7 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { required, type Schemas } from "../api/client";
 import { useApi } from "../api/context";
+import { untilDone } from "../api/jobs";
 import { usePaged } from "../api/paged";
 import { fileName, save } from "../components/download";
 import type { Entry, Side, Times } from "./model";
@@ -61,20 +62,36 @@ export function useOwnExport() {
   });
 }
 
-export interface Verdict extends Pick<Schemas["AuditVerification"], "valid" | "problems"> {
+export interface Verdict {
+  valid: boolean;
+  problems: string[];
   at: Date;
   tookMs: number;
 }
 
-/** Walks every chain on the server, which may take a while. */
-export function useVerification() {
+const VERIFICATIONS = "/admin/v1/audit_logs/verifications";
+
+/** A worker walks every chain, which may take a while: its progress is told as a part of 1. */
+export function useVerification(onProgress: (part: number | null) => void) {
   const { client } = useApi();
   return useMutation({
     mutationFn: async (): Promise<Verdict> => {
       const begun = performance.now();
-      const { data } = await client.GET("/admin/v1/audit_logs/verification");
-      const { valid, problems } = required(data);
-      return { valid, problems, at: new Date(), tookMs: performance.now() - begun };
+      const asked = await client.POST(VERIFICATIONS, { body: { mode: "full" } });
+      const job = await untilDone(
+        required(asked.data),
+        async ({ id }) => {
+          const path = { verification_id: id };
+          const found = await client.GET(`${VERIFICATIONS}/{verification_id}`, {
+            params: { path },
+          });
+          return required(found.data);
+        },
+        onProgress,
+      );
+      const { valid, problems } = job;
+      return { valid: valid === true, problems, at: new Date(), tookMs: performance.now() - begun };
     },
+    onSettled: () => onProgress(null),
   });
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,21 +19,6 @@ async def last_of(session: AsyncSession, chain: str) -> AuditRow | None:
     query = select(AuditRow).where(AuditRow.chain == chain).order_by(AuditRow.seq.desc()).limit(1)
     found: AuditRow | None = await session.scalar(query)
     return found
-
-
-async def walk(session: AsyncSession, batch: int = 500) -> AsyncIterator[AuditRow]:
-    """Every entry, chain by chain, in order."""
-    query = select(AuditRow).order_by(AuditRow.chain, AuditRow.seq).limit(batch)
-    where = query
-    while True:
-        rows = list(await session.scalars(where))
-        for row in rows:
-            yield row
-        if len(rows) < batch:
-            return
-        place = tuple_(AuditRow.chain, AuditRow.seq)
-        where = query.where(place > (rows[-1].chain, rows[-1].seq))
-        session.expunge_all()  # a long log need not fit into memory
 
 
 async def tenants_without_a_chain(session: AsyncSession) -> list[str]:

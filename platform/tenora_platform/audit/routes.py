@@ -13,20 +13,26 @@ from starlette.responses import StreamingResponse
 
 from tenora_platform.audit import repository
 from tenora_platform.audit.names import names_of
-from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
+from tenora_platform.audit.schemas import (
+    AuditEntry,
+    AuditPage,
+    VerificationBody,
+    VerificationJobView,
+    VerificationPage,
+)
 from tenora_platform.audit.service import OPERATOR
-from tenora_platform.audit.witness import Witness
-from tenora_platform.auth import TenantContext, require_role, require_scope
+from tenora_platform.audit.verify_job import KIND as VERIFY
+from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import NotFoundError
 from tenora_platform.exports import ndjson
-from tenora_platform.ledger.verify import problems
+from tenora_platform.jobs import repository as jobs
 from tenora_platform.operators.roles import READERS
 from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Limit, Order
 from tenora_platform.state import AdminSession, State, TenantSession
 from tenora_platform.times import QueryTime
 
-_NAMED_MAX = 20
 _EXPORTED_AT_ONCE = 500
 router = APIRouter(tags=["audit"], route_class=EdgeRoute)
 
@@ -175,14 +181,32 @@ async def _lines(sessions: Sessions, chain: str | None) -> AsyncIterator[bytes]:
         place = (rows[-1].chain, rows[-1].seq)
 
 
-@router.get("/admin/v1/audit_logs/verification", dependencies=[Depends(require_role(*READERS))])
-async def verify(session: AdminSession, state: State) -> AuditVerification:
-    """Verify every hash chain of the audit log and of the ledger: whether each entry still is as it
-    was written, and whether any is missing, at the end too."""
-    witness = Witness(state.objects, state.secret)
-    named = [*await state.audit.verify(session), *await witness.problems(session)][:_NAMED_MAX]
-    async for problem in problems(session, state.ledger.chain):
-        if len(named) >= _NAMED_MAX:
-            break
-        named.append(problem)
-    return AuditVerification(valid=not named, problem=next(iter(named), None), problems=named)
+VERIFICATIONS = "/admin/v1/audit_logs/verifications"
+Readers = Depends(require_role(*READERS))
+
+
+@router.post(VERIFICATIONS, status_code=202, dependencies=[Readers])
+async def start_verification(
+    body: VerificationBody, session: AdminSession, admin: CurrentAdmin
+) -> VerificationJobView:
+    """Start a verification of every hash chain. A worker does it; poll it until its state is `done`
+    or `failed`."""
+    return VerificationJobView.of(await jobs.ask(session, VERIFY, {"mode": body.mode}, admin.actor))
+
+
+@router.get(VERIFICATIONS, dependencies=[Readers])
+async def list_verifications(
+    session: AdminSession, after: After = None, limit: Limit = 20
+) -> VerificationPage:
+    """List verifications, newest first."""
+    rows = await jobs.list_jobs(session, VERIFY, after=after, limit=limit)
+    return VerificationPage.of([VerificationJobView.of(row) for row in rows], limit)
+
+
+@router.get(f"{VERIFICATIONS}/{{verification_id}}", dependencies=[Readers])
+async def get_verification(verification_id: str, session: AdminSession) -> VerificationJobView:
+    """Get one verification: how far it is, and what it has found."""
+    row = await jobs.find(session, verification_id, VERIFY)
+    if row is None:
+        raise NotFoundError(f"There is no verification {verification_id[:80]!r}.")
+    return VerificationJobView.of(row)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel
-
 from tenora_platform.audit.names import id_of
 from tenora_platform.audit.tables import AuditRow
-from tenora_platform.schemas import IdItem, ListPage
+from tenora_platform.jobs.schemas import JobView, common
+from tenora_platform.jobs.tables import JobRow
+from tenora_platform.schemas import Body, IdItem, ListPage
 
 
 class AuditEntry(IdItem):
@@ -58,11 +58,36 @@ class AuditPage(ListPage[AuditEntry]):
     pass
 
 
-class AuditVerification(BaseModel):
-    """`problem` names the first entry of the audit log or ledger that breaks its hash chain;
-    `problems` lists the first twenty."""
+class VerificationBody(Body):
+    """What to verify: all of the log and the ledger (`full`), or of the log what was written since
+    each chain was last found as it was written (`recent`)."""
 
-    object: Literal["audit_verification"] = "audit_verification"
-    valid: bool
+    mode: Literal["full", "recent"] = "full"
+
+
+class VerificationJobView(JobView):
+    """A verification. `valid` is null until it is done; `problems` names the first twenty of
+    `problem_count`; `done` and `total` count entries of the log and tenants' ledgers."""
+
+    object: Literal["audit_verification.job"] = "audit_verification.job"
+    mode: Literal["full", "recent"]
+    valid: bool | None
+    problem_count: int
     problem: str | None
     problems: list[str]
+
+    @classmethod
+    def of(cls, row: JobRow) -> Self:
+        count, named = row.result.get("count", 0), row.result.get("problems", [])
+        found = {
+            "mode": row.spec["mode"],
+            "valid": not count if row.state == "done" else None,
+            "problem_count": count,
+            "problem": named[0] if named else None,
+            "problems": named,
+        }
+        return cls.model_validate({**common(row), **found})
+
+
+class VerificationPage(ListPage[VerificationJobView]):
+    pass

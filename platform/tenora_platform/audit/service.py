@@ -14,14 +14,15 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.asking import ask
-from tenora_platform.audit import repository
-from tenora_platform.audit.heads import GENESIS, End, Heads
+from tenora_platform.audit.heads import End, Heads
 from tenora_platform.audit.tables import AuditRow
+from tenora_platform.audit.verification import ChainVerifier
 from tenora_platform.ids import new_id
 from tenora_platform.locks import lock
 from tenora_platform.secret import ServerSecret
 
 OPERATOR = "operator"
+_ENTRIES_AT_ONCE = 10_000
 
 Details = Mapping[str, object]
 """JSON, and times and decimals, which become its strings."""
@@ -95,33 +96,21 @@ class AuditLog:
         message = json.dumps(content, separators=(",", ":")).encode()
         return hmac.new(self._key, message, sha256).hexdigest()
 
+    @property
+    def verifier(self) -> ChainVerifier:
+        """Of its chains."""
+        return ChainVerifier(self._heads, self.hash_of)
+
     async def verify(self, session: AsyncSession) -> list[str]:
         """What is wrong, the first thing of each chain: entries that do not fit, entries that are
         missing at an end, chains that are missing. Nothing if all is as it was written."""
-        kept = await self._heads.kept(session)
-        ends: dict[str, End] = {}
-        wrong: dict[str, str] = {}
-        async for row in repository.walk(session):
-            if row.chain not in wrong:
-                before = ends.get(row.chain, End(0, GENESIS))
-                problem = self._problem(row, before)
-                if problem is not None:
-                    wrong[row.chain] = problem
-            ends[row.chain] = End(row.seq, row.hash)
-        tenants = await repository.tenants_without_a_chain(session)
-        missing = [f"tenant {each} has no audit log" for each in tenants]
-        kept |= await self._heads.kept(session, ends.keys() - kept.keys())  # begun meanwhile
-        return [*wrong.values(), *self._heads.problems(kept, ends), *missing]
-
-    def _problem(self, row: AuditRow, before: End) -> str | None:
-        where = f"entry {row.seq} ({row.id}) of chain {row.chain}"
-        if row.seq != before.seq + 1:
-            return f"entry {before.seq + 1} of chain {row.chain} is missing: found {row.seq}"
-        if row.prev_hash != before.hash:
-            return f"{where} does not match the hash of the entry before it"
-        if not hmac.compare_digest(row.hash, self.hash_of(row)):
-            return f"{where} was changed after it was written"
-        return None
+        verifier, found = self.verifier, list[str]()
+        after: str | None = ""
+        while after is not None:
+            part = await verifier.part(session, after, _ENTRIES_AT_ONCE)
+            found += part.problems
+            after = part.after
+        return [*found, *await verifier.missing(session)]
 
 
 def _canonical(details: Details) -> str:

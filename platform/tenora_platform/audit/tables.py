@@ -31,7 +31,8 @@ class AuditRow(Base):
 
 
 class AuditHeadRow(Base):
-    """The last entry of a chain, under a seal."""
+    """The last entry of a chain, under a seal; and the last that a verification found right, under
+    another."""
 
     __tablename__ = "audit_heads"
 
@@ -39,3 +40,6 @@ class AuditHeadRow(Base):
     seq: Mapped[int] = mapped_column(BigInteger)
     hash: Mapped[str] = mapped_column(Text)
     seal: Mapped[str] = mapped_column(Text)
+    verified_seq: Mapped[int | None] = mapped_column(BigInteger)
+    verified_hash: Mapped[str | None] = mapped_column(Text)
+    verified_seal: Mapped[str | None] = mapped_column(Text)

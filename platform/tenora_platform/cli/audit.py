@@ -8,16 +8,27 @@ from typing import Annotated
 import typer
 
 from tenora_platform.cli.client import DEFAULT_URL, AdminKey, AsJson, Url, connected, show
+from tenora_platform.cli.jobs import finished
 
 audit = typer.Typer(no_args_is_help=True)
 
 
 @audit.command("verify")
-def verify(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
+def verify(
+    recent: Annotated[
+        bool,
+        typer.Option(help="Only entries of the log since each chain was last found right."),
+    ] = False,
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
     """Verify all hash chains of the audit log and of the ledger. If an entry is not as it was
-    written, the command names it and exits with code 1."""
+    written, the command names it and exits with code 1. A worker does it; the command waits."""
+    path = "/admin/v1/audit_logs/verifications"
     with connected(url, key, what="the admin key") as api:
-        found = api.call("GET", "/admin/v1/audit_logs/verification")
+        asked = api.call("POST", path, json={"mode": "recent" if recent else "full"})
+        found = finished(api, path, asked, "verification")
     rows = [{"valid": found["valid"], "problem": each} for each in found["problems"] or [None]]
     show(found, {"valid": "valid", "problem": "problem"}, as_json=as_json, rows=rows)
     if not found["valid"]:

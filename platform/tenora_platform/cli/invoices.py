@@ -20,6 +20,7 @@ from tenora_platform.cli.client import (
     show,
 )
 from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.jobs import finished
 from tenora_platform.cli.output import say
 
 invoice = typer.Typer(no_args_is_help=True)
@@ -29,6 +30,7 @@ InvoiceId = Annotated[
     str, typer.Argument(help="The invoice's id; without it, the newest invoices.")
 ]
 _ADMIN = "the admin key"
+_RUNS = "/admin/v1/invoices/runs"
 _LIST = {
     "id": "id",
     "number": "number",
@@ -78,37 +80,31 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Make the invoices of a month; final invoices do not change when it runs again (needs an admin
-    key). Exits with code 1 if the invoice of any tenant could not be made."""
+    key). Those of all tenants are made by a worker, and the command waits: interrupted, it goes on
+    without it. Exits with code 1 if the invoice of any tenant could not be made."""
     given = {"period": period, "tenant": tenant, "draft": draft}
     body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    total: dict[str, Any] = {}
     with connected(url, key, what=_ADMIN) as api:
-        while True:
-            part = api.call("POST", "/admin/v1/invoices/run", json=body)
-            total = _together(total, part)
-            if not part["has_more"]:
-                break
-            body |= {"after": part["next_after"], "period": part["period"]}
+        if tenant is None:
+            asked = api.call("POST", _RUNS, json=body)
+            made = finished(api, _RUNS, asked, "invoice run")
+            of = {"period": made["period"], "status": made["status"], "limit": 100}
+            made["invoices"] = api.call("GET", "/admin/v1/invoices", params=of)["data"]
+        else:
+            made = api.call("POST", "/admin/v1/invoices/run", json=body)
+            made["failures"] = len(made["failed"])
     if not as_json:
         say(
-            f"{total['period']}: {total['made']} {total['status']}, "
-            f"{total['unchanged']} unchanged, {total['empty']} with nothing to invoice, "
-            f"{len(total['failed'])} failed"
+            f"{made['period']}: {made['made']} {made['status']}, "
+            f"{made['unchanged']} unchanged, {made['empty']} with nothing to invoice, "
+            f"{made['failures']} failed"
         )
-        for each in total["failed"]:
+        for each in made["failed"]:
             say(f"failed: {each['tenant']}: {each['reason']}", err=True)
-    if as_json or total["invoices"]:
-        show(total, _LIST, as_json=as_json, rows=total["invoices"])
-    if total["failed"]:
+    if as_json or made["invoices"]:
+        show(made, _LIST, as_json=as_json, rows=made["invoices"])
+    if made["failures"]:
         raise typer.Exit(1)
-
-
-def _together(before: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """One answer of a run that took several."""
-    if not before:
-        return part
-    added = ("made", "unchanged", "empty", "failed", "invoices")
-    return part | {name: before[name] + part[name] for name in added}
 
 
 @invoice.command("show")

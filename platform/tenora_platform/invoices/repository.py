@@ -102,11 +102,7 @@ async def customers(
 ) -> list[Invoiced]:
     """Tenants that there were before `end` or that used something, by id, after the one called
     `after`. The platform's own only where one is named."""
-    used = (
-        select(literal(1))
-        .where(UsageDayRow.tenant_id == TenantRow.id, UsageDayRow.day < end)
-        .exists()
-    )
+    used = _used_before(end)
     credited = select(literal(1)).where(CreditGrantRow.tenant_id == TenantRow.id).exists()
     query = (
         select(
@@ -117,17 +113,32 @@ async def customers(
             TenantRow.created_at,
             TenantRow.deleted_at,
         )
-        .where(TenantRow.id > after, or_(TenantRow.created_at < _midnight(end), used))
+        .where(TenantRow.id > after, *_are_customers(end, only))
         .order_by(TenantRow.id)
         .limit(limit)
     )
-    query = query.where(~TenantRow.internal if only is None else TenantRow.id == only)
     found = (await session.execute(query)).all()
     plans = await plan_histories(session, [row[0] for row in found])
     return [
         Invoiced(Customer(tenant_id, plans[tenant_id], Stay(since, until)), name, used, credited)
         for tenant_id, name, used, credited, since, until in found
     ]
+
+
+async def count_customers(session: AsyncSession, end: date, *, only: str | None) -> int:
+    """How many `customers` there are."""
+    query = select(func.count()).select_from(TenantRow).where(*_are_customers(end, only))
+    return await session.scalar(query) or 0
+
+
+def _are_customers(end: date, only: str | None) -> tuple[ColumnElement[bool], ...]:
+    chosen = ~TenantRow.internal if only is None else TenantRow.id == only
+    return chosen, or_(TenantRow.created_at < _midnight(end), _used_before(end))
+
+
+def _used_before(end: date) -> ColumnElement[bool]:
+    day = UsageDayRow
+    return select(literal(1)).where(day.tenant_id == TenantRow.id, day.day < end).exists()
 
 
 def _midnight(day: date) -> datetime:

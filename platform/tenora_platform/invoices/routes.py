@@ -6,16 +6,18 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
+from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import Response
 
 from tenora_platform.auth import CurrentAdmin, require_role
 from tenora_platform.edge import EdgeRoute
-from tenora_platform.errors import BadRequestError
+from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.invoices import views
 from tenora_platform.invoices.details import AskedLine, LineDetails, details_of
 from tenora_platform.invoices.documents import csv_response, pdf_response
 from tenora_platform.invoices.period import PeriodName, before, first_day, month_of, name_of
 from tenora_platform.invoices.repository import Filter
+from tenora_platform.invoices.run_job import KIND as INVOICES
 from tenora_platform.invoices.runs import InvoiceRuns, Report, Wanted
 from tenora_platform.invoices.schemas import (
     CreditNoteBody,
@@ -27,10 +29,14 @@ from tenora_platform.invoices.schemas import (
     PaymentBody,
     RunBody,
     RunFailure,
+    RunJob,
+    RunJobBody,
+    RunJobPage,
     Status,
     VoidBody,
 )
 from tenora_platform.invoices.service import InvoiceService
+from tenora_platform.jobs import repository as jobs
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Limit
@@ -76,19 +82,51 @@ async def run_invoices(body: RunBody, state: State, admin: CurrentAdmin) -> Invo
     can be started again, and final invoices stay as they are."""
     now = datetime.now(UTC)
     period = first_day(body.period) if body.period else before(month_of(now))
-    if body.tenant is not None:
-        async with state.db.admin_session() as session:
-            if await get_tenant(session, body.tenant) is None:
-                raise BadRequestError(
-                    f"There is no tenant with the id {body.tenant!r}.",
-                    param="tenant",
-                    code="unknown_tenant",
-                )
+    async with state.db.admin_session() as session:
+        await _check_tenant(session, body.tenant)
     runs = InvoiceRuns(state.db.patient(), state.ledger, state.audit, admin.actor)
     wanted = Wanted(period, body.tenant, body.draft, body.after)
     report = await runs.run(wanted, most_s=RUN_S)
     state.metrics.invoices.labels("final" if report.final else "draft").inc(len(report.made))
     return await _report_view(state, name_of(period), report)
+
+
+@router.post("/runs", status_code=202, dependencies=[Biller])
+async def start_run(
+    body: RunJobBody, session: AdminSession, state: State, admin: CurrentAdmin
+) -> RunJob:
+    """Start a run over many tenants. A worker makes each tenant's invoice in a transaction of its
+    own; poll the run until its state is `done` or `failed`."""
+    await _check_tenant(session, body.tenant)
+    period = first_day(body.period) if body.period else before(month_of(datetime.now(UTC)))
+    runs = InvoiceRuns(state.db, state.ledger, state.audit, admin.actor)
+    # Once for all tenants, however long it takes.
+    is_final = await runs.is_final(Wanted(period, body.tenant, body.draft))
+    spec = {"period": name_of(period), "tenant": body.tenant, "draft": not is_final}
+    return RunJob.of(await jobs.ask(session, INVOICES, spec, admin.actor))
+
+
+@router.get("/runs", dependencies=[Readers])
+async def list_runs(session: AdminSession, after: After = None, limit: Limit = 20) -> RunJobPage:
+    """List runs that were started, newest first."""
+    rows = await jobs.list_jobs(session, INVOICES, after=after, limit=limit)
+    return RunJobPage.of([RunJob.of(row) for row in rows], limit)
+
+
+@router.get("/runs/{run_id}", dependencies=[Readers])
+async def get_run(run_id: str, session: AdminSession) -> RunJob:
+    """Get one run: how far it is, and what it has made."""
+    row = await jobs.find(session, run_id, INVOICES)
+    if row is None:
+        raise NotFoundError(f"There is no invoice run {run_id[:80]!r}.")
+    return RunJob.of(row)
+
+
+async def _check_tenant(session: AsyncSession, tenant_id: str | None) -> None:
+    if tenant_id is not None and await get_tenant(session, tenant_id) is None:
+        raise BadRequestError(
+            f"There is no tenant with the id {tenant_id!r}.", param="tenant", code="unknown_tenant"
+        )
 
 
 async def _report_view(state: AppState, period: str, report: Report) -> InvoiceRun:

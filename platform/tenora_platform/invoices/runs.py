@@ -5,7 +5,9 @@ once."""
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -51,6 +53,7 @@ class Report:
     """What a run did. `next_after`: where the next one goes on; None when it is through."""
 
     final: bool
+    looked: int = 0  # tenants
     made: list[InvoiceRow] = field(default_factory=list)
     unchanged: int = 0
     empty: int = 0
@@ -89,16 +92,34 @@ class InvoiceRuns:
             versions=versions,
             prices=prices,
         )
-        ends = None if most_s is None else time.monotonic() + most_s
+        ends_s = math.inf if most_s is None else time.monotonic() + most_s
         after = wanted.after
         while True:
             batch, after = await self._next(maker, wanted, after, report)
-            await self._run_batch(maker, batch, report)
+            left = await self._run_batch(maker, batch, report, ends_s)
+            if left:
+                report.looked -= len(left)
+                report.next_after = batch[-len(left) - 1].id
+                return report
             if not after:
                 return report
-            if ends is not None and time.monotonic() >= ends:
+            if time.monotonic() >= ends_s:
                 report.next_after = after
                 return report
+
+    async def count(self, wanted: Wanted) -> int:
+        """How many tenants a run looks at."""
+        async with self.db.admin_session() as session:
+            return await repository.count_customers(
+                session, end_of(wanted.period), only=wanted.tenant_id
+            )
+
+    async def is_final(self, wanted: Wanted) -> bool:
+        """Whether a run that begins now makes final invoices. Raises BadRequestError and
+        ConflictError, as `run` does."""
+        async with self.db.admin_session() as session:
+            settings = await repository.settings(session)
+        return _is_final(wanted, settings, self.now())
 
     async def _next(
         self, maker: Maker, wanted: Wanted, after: str, report: Report
@@ -115,17 +136,22 @@ class InvoiceRuns:
             done = await repository.finals(session, [each.id for each in found], wanted.period)
         currencies = set(maker.versions.currencies())
         left = [each for each in found if not currencies <= done.get(each.id, set())]
+        report.looked += len(found)
         report.unchanged += len(found) - len(left)
         due = [each for each in left if each.used or maker.asks_minimum(each)]
         report.empty += len(left) - len(due)
         return due, found[-1].id if len(found) == BATCH else ""
 
-    async def _run_batch(self, maker: Maker, batch: Sequence[Invoiced], report: Report) -> None:
-        """A few at once, each a transaction."""
-        waiting = iter(batch)
+    async def _run_batch(
+        self, maker: Maker, batch: Sequence[Invoiced], report: Report, ends_s: float
+    ) -> list[Invoiced]:
+        """A few at once, each a transaction; returns those that were not begun in time. The first
+        is begun in any case."""
+        waiting = deque(batch)
 
         async def work() -> None:
-            for tenant in waiting:
+            while waiting and (len(waiting) == len(batch) or time.monotonic() < ends_s):
+                tenant = waiting.popleft()
                 try:
                     await self._run_tenant(maker, tenant, report)
                 except (SQLAlchemyError, ArithmeticError, ValueError, LookupError) as error:
@@ -135,6 +161,7 @@ class InvoiceRuns:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(AT_ONCE, len(batch))):
                 group.create_task(work())
+        return list(waiting)
 
     async def _run_tenant(self, maker: Maker, tenant: Invoiced, report: Report) -> None:
         made: list[InvoiceRow] = []

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, StringConstraints
 
@@ -14,6 +14,8 @@ from tenora_platform.invoices.currency import plain, shown
 from tenora_platform.invoices.lines import LineKind
 from tenora_platform.invoices.period import PeriodName, end_of, name_of
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoicePaymentRow, InvoiceRow
+from tenora_platform.jobs.schemas import JobView, common
+from tenora_platform.jobs.tables import JobRow
 from tenora_platform.plain_text import ONE_LINE, SEVERAL_LINES
 from tenora_platform.schemas import Body, IdItem, ListPage
 from tenora_platform.times import BodyTime
@@ -286,6 +288,51 @@ class InvoiceRun(BaseModel):
     invoices: list[InvoiceSummary]
     has_more: bool
     next_after: str | None
+
+
+class RunJobBody(Body):
+    """As of a run that answers when it is done: the month, one tenant or all, drafts or not."""
+
+    tenant: str | None = Field(default=None, min_length=1, max_length=80)
+    period: PeriodName | None = None
+    draft: bool | None = None
+
+
+NOTHING_MADE: Mapping[str, Any] = {
+    "made": 0,
+    "unchanged": 0,
+    "empty": 0,
+    "failures": 0,
+    "failed": [],
+}
+
+
+class RunJob(JobView):
+    """A run over many tenants. `failed` names the first thousand of the `failures`; the invoices
+    are in the list of invoices of the `period`."""
+
+    object: Literal["invoice_run.job"] = "invoice_run.job"
+    period: str
+    tenant_id: str | None
+    status: Literal["draft", "final"]
+    made: int
+    unchanged: int
+    empty: int
+    failures: int
+    failed: list[RunFailure]
+
+    @classmethod
+    def of(cls, row: JobRow) -> Self:
+        spec = row.spec
+        asked = {"period": spec["period"], "tenant_id": spec["tenant"]}
+        status = "draft" if spec["draft"] else "final"
+        return cls.model_validate(
+            {**common(row), **asked, "status": status, **NOTHING_MADE, **row.result}
+        )
+
+
+class RunJobPage(ListPage[RunJob]):
+    pass
 
 
 class VoidBody(Body):

@@ -115,6 +115,7 @@ SILENT = frozenset(
         "invoice_lines",
         "invoice_numbers",
         "invoice_usage",
+        "jobs",
         "late_ratings",
         "ledger_accounts",
         "ledger_balances",

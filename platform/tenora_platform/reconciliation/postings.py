@@ -91,7 +91,7 @@ SELECT coalesce(s.name, n.series), coalesce(n.last, -1),
 def compare_postings(snapshot: Snapshot, found: Differences) -> None:
     compare_grants((GrantPosted(*row) for row in snapshot.all(_GRANTS)), found)
     for tenant_id, grant_id, details, *values in snapshot.all(_AUDITED):
-        told = json.loads(details)["after"]
+        told = json.loads(details)["after"] or {}
         there = dict(zip(("amount", "kind", "currency", "expires_at"), values, strict=True))
         if any(_plain(name, told[name]) != there[name] for name in there if name in told):
             found.add(Kind.LEDGER_WRONG, tenant_id, None, f"credit {grant_id}", told, there)

@@ -1,7 +1,8 @@
 /** The audit log of everybody, its proof and its export. */
 
-import { Button, Group } from "@mantine/core";
+import { Button, Group, Progress } from "@mantine/core";
 import { IconDownload, IconShieldCheck } from "@tabler/icons-react";
+import { useState } from "react";
 import { at } from "../../api/base";
 import { AuditList } from "../../audit/AuditList";
 import { useVerification } from "../../audit/queries";
@@ -9,7 +10,8 @@ import { PageHeader } from "../../components/PageHeader";
 import { Verification } from "./Verification";
 
 export default function Page() {
-  const verification = useVerification();
+  const [part, setPart] = useState<number | null>(null);
+  const verification = useVerification(setPart);
   return (
     <>
       <PageHeader
@@ -36,6 +38,7 @@ export default function Page() {
           </Group>
         }
       />
+      {part !== null && <Progress mb="md" value={100 * part} aria-label="Verified" />}
       <Verification verdict={verification.data} error={verification.error} />
       <AuditList side="operator" />
     </>

@@ -1,9 +1,18 @@
 /** A run of invoices: drafts first, a look at them, and only then the final ones. */
 
-import { Alert, Anchor, Button, Group, NativeSelect, SimpleGrid, Stack, Text } from "@mantine/core";
+import {
+  Alert,
+  Anchor,
+  Button,
+  Group,
+  NativeSelect,
+  Progress,
+  SimpleGrid,
+  Stack,
+  Text,
+} from "@mantine/core";
 import { useState } from "react";
 import { Link } from "react-router";
-import type { Schemas } from "../../api/client";
 import { Amounts } from "../../components/Amounts";
 import { ConfirmModal } from "../../components/ConfirmModal";
 import { counted } from "../../components/format";
@@ -11,18 +20,17 @@ import { Panel } from "../../components/Panel";
 import { ErrorState } from "../../components/states";
 import { monthTitle } from "../../invoices/model";
 import { TenantPicker } from "../TenantPicker";
-import { months, totalsOf } from "./model";
+import { months, type Run, totalsOf } from "./model";
 import { useRun } from "./queries";
-
-type Run = Schemas["InvoiceRun"];
 
 export function RunPanel() {
   const [choices] = useState(() => months(new Date()));
   const [period, setPeriod] = useState(choices[1] ?? "");
   const [tenant, setTenant] = useState<string | null>(null);
   const [isFinal, setFinal] = useState(false);
-  const drafts = useRun();
-  const finals = useRun();
+  const [part, setPart] = useState<number | null>(null);
+  const drafts = useRun(setPart);
+  const finals = useRun(setPart);
   const last = finals.data ?? drafts.data ?? null;
   const isThisMonth = period === choices[0];
   const asked = { period, ...(tenant ? { tenant } : {}) };
@@ -86,6 +94,7 @@ export function RunPanel() {
                 : "Create drafts before you finalise invoices."}
           </Text>
         </Group>
+        {part !== null && <Progress value={100 * part} aria-label="Invoices made" />}
         {drafts.error && <ErrorState error={drafts.error} title="The invoice run failed" />}
         {last && <Report run={last} />}
       </Stack>

@@ -6,7 +6,6 @@ import {
   type MonthCost,
   months,
   monthsCosts,
-  runOf,
   totalsOf,
 } from "./model";
 
@@ -53,29 +52,6 @@ test("a budget is compared with what was spent in its own currency", () => {
     "leads over",
   );
   expect(budgetUse({ budget: BUDGET, costs: [cost("USD", "100")] })?.state).toBe("over");
-});
-
-test("a run in parts is one run", () => {
-  const part = {
-    object: "invoice_run" as const,
-    period: "2026-11",
-    status: "draft" as const,
-    made: 2,
-    unchanged: 1,
-    empty: 3,
-    failed: [{ tenant: "t", reason: "r" }],
-    invoices: [],
-    has_more: true,
-    next_after: "x",
-  };
-  expect(runOf([])).toBeNull();
-  expect(runOf([part, { ...part, has_more: false, failed: [], next_after: null }])).toMatchObject({
-    made: 4,
-    unchanged: 2,
-    empty: 6,
-    failed: [{ tenant: "t" }],
-    has_more: false,
-  });
 });
 
 test("totals of invoices stay apart by currency", () => {

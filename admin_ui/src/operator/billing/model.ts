@@ -117,23 +117,11 @@ export interface RunBody {
   tenant?: string;
 }
 
-type Run = Schemas["InvoiceRun"];
-
-/** The parts of a run over many tenants, as one. */
-export function runOf(parts: readonly Run[]): Run | null {
-  const last = parts.at(-1);
-  if (last === undefined) return null;
-  const total = (of: "made" | "unchanged" | "empty") =>
-    parts.reduce((count, each) => count + each[of], 0);
-  return {
-    ...last,
-    made: total("made"),
-    unchanged: total("unchanged"),
-    empty: total("empty"),
-    failed: parts.flatMap(({ failed }) => failed),
-    invoices: parts.flatMap(({ invoices }) => invoices),
-  };
-}
+/** What a run has made; of many invoices the first are shown. */
+export type Run = Pick<
+  Schemas["InvoiceRun"],
+  "period" | "status" | "made" | "unchanged" | "empty" | "failed" | "invoices"
+>;
 
 /** By currency, of invoices that are shown; each currency by itself. */
 export function totalsOf(invoices: readonly { currency: string; total: string }[]) {

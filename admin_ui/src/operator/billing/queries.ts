@@ -3,11 +3,15 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { required, type Schemas, withErrors } from "../../api/client";
 import { useApi } from "../../api/context";
+import { untilDone } from "../../api/jobs";
 import { useChange, usePaged } from "../../api/paged";
-import { type RunBody, runOf, type TenantCosts } from "./model";
+import type { Run, RunBody, TenantCosts } from "./model";
 
 const COSTS = "/admin/v1/costs/tenants";
 const INVOICES = "/admin/v1/invoices";
+const RUNS = "/admin/v1/invoices/runs";
+/** Of the invoices of a run. */
+const SHOWN_MAX = 100;
 const ACCOUNTS = "/admin/v1/ledger/accounts";
 const CREDITS = "/admin/v1/credits";
 const PAGE = 50;
@@ -84,28 +88,40 @@ export function useInvoiceList(filters: InvoiceFilters) {
   );
 }
 
-/** A run over however many tenants: it answers in parts, and is asked to go on until it is done. */
-export function useRun() {
+/** A run: of one tenant at once, of all by a worker, whose progress is told. */
+export function useRun(onProgress: (part: number | null) => void) {
   const { client } = useApi();
   const queries = useQueryClient();
   return useMutation({
-    mutationFn: async (body: RunBody) => {
-      const parts: Schemas["InvoiceRun"][] = [];
-      for (;;) {
-        const after = parts.at(-1)?.next_after ?? "";
-        const answer = await client.POST("/admin/v1/invoices/run", { body: { ...body, after } });
-        const part = required(answer.data);
-        parts.push(part);
-        if (!part.has_more) return runOf(parts);
+    mutationFn: async (body: RunBody): Promise<Run> => {
+      if (body.tenant) {
+        const of = { ...body, after: "" };
+        const answer = await client.POST("/admin/v1/invoices/run", { body: of });
+        return required(answer.data);
       }
+      const asked = await client.POST(RUNS, { body });
+      const job = await untilDone(
+        required(asked.data),
+        async ({ id }) => {
+          const found = await client.GET(`${RUNS}/{run_id}`, { params: { path: { run_id: id } } });
+          return required(found.data);
+        },
+        onProgress,
+      );
+      const { period, status } = job;
+      const query = { period, status, kind: "invoice" as const, limit: SHOWN_MAX };
+      const found = required((await client.GET(INVOICES, { params: { query } })).data);
+      return { ...job, invoices: found.data };
     },
-    onSettled: () =>
-      queries.invalidateQueries({
+    onSettled: () => {
+      onProgress(null);
+      return queries.invalidateQueries({
         predicate: ({ queryKey }) =>
           queryKey.some(
             (part) => typeof part === "string" && BILLED.some((path) => part.includes(path)),
           ),
-      }),
+      });
+    },
   });
 }
 

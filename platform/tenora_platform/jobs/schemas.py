@@ -1,0 +1,36 @@
+"""Jobs over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from tenora_platform.jobs.tables import JobRow
+from tenora_platform.schemas import IdItem
+
+State = Literal["waiting", "running", "done", "failed"]
+
+
+class JobView(IdItem):
+    """How far a job is: `done` of `total`, which is null while it is not known. Poll it until its
+    `state` is `done` or `failed`; a worker that dies is replaced, and the job goes on."""
+
+    state: State
+    asked_by: str
+    asked_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    done: int
+    total: int | None
+    error: str | None
+
+
+def common(row: JobRow) -> dict[str, object]:
+    """The fields of a JobView."""
+    return {
+        name: getattr(row, name)
+        for name in (
+            *("id", "state", "asked_by", "asked_at", "started_at", "finished_at"),
+            *("done", "total", "error"),
+        )
+    }
