@@ -21,7 +21,8 @@ PLATFORM = {
     STORED: """
         audit/service backup/making budgets/true_up canary/rounds cli/books cli/money_fill
         cli/portal_bench erasure/service evaluations/service invoices/parties invoices/runs
-        invoices/service invoices/worker jobs/worker ledger/poster ledger/service live/since operators/service
+        invoices/service invoices/worker jobs/worker ledger/poster ledger/service live/since
+        operators/service
         processes/presence receipts/service registry/damage rejections/keeper rollouts/aliases
         tenants/key_service tenants/service webhooks/delivery webhooks/service
         billing/price_book billing/prices billing/routes budgets/account budgets/alerts
@@ -32,7 +33,8 @@ PLATFORM = {
     """,
     COMPARED: """
         canary/tenants erasure/worker evaluations/worker history/sampler history/window kept_keys
-        ledger/expiry jobs/repository people/repository people/service people/sessions probing/service
+        jobs/repository ledger/expiry people/repository people/service people/sessions
+        probing/service
         probing/worker receipts/contents_repository receipts/search receipts/signing
         reconciliation/repository reconciliation/service registry/collector registry/forgetting
         registry/listing rejections/sweeper retention
