@@ -53,6 +53,7 @@ class Archives:
         self._parts = [Part(*row) for row in snapshot.all(_PARTS)]
         self._location = location
         self._found = found
+        self._told: set[tuple[str, str, str]] = set()  # a file may be read for two months
         months = {each.month for each in self._parts}
         self._spans = [(bound(month), bound(after(month, 1))) for month in sorted(months)]
         self.events = 0
@@ -117,7 +118,10 @@ class Archives:
             self._tell(Kind.ARCHIVE_WRONG, part, name, part.path)
 
     def _tell(self, kind: Kind, part: Part, expected: str, there: str) -> None:
-        self._found.add(kind, None, part.month, part.path, expected, there)
+        said = part.path, expected, there
+        if said not in self._told:
+            self._told.add(said)
+            self._found.add(kind, None, part.month, part.path, expected, there)
 
 
 class _Sieve:

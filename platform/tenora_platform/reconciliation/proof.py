@@ -150,23 +150,33 @@ class Run:
         compare_plans(snapshot.plan_histories(), snapshot.account_entries(TENANTS), self.found)
 
     def _compare_events(self) -> None:
-        """Events with their seals and prices; then hours and days with what they add up to."""
-        snapshot, bounds, book = self.snapshot, self._looked_at, self._book
-        book.add_events(snapshot.events(bounds))
+        """Month by month, so that not all of them are in memory at once."""
         self._archives.wanted = {each.key for each in self._of_archives()}
+        self._counted |= {"hour_rows": 0, "day_rows": 0}
+        volumes = self.snapshot.volumes() if self._looked_at.everything else {}
+        for part in self._looked_at.by_month(self.snapshot.months()):
+            self._compare_part(part)
+            if self._looked_at.everything:
+                own = {of: volumes.pop(of) for of in list(volumes) if part.holds(of.month)}
+                compare_places(self._book.places, own, self.found)
+            self._book.places.clear()
+        self._compare_waiting()
+
+    def _compare_part(self, bounds: Bounds) -> None:
+        """Events with their seals and prices; then hours and days with what they add up to."""
+        snapshot, book = self.snapshot, self._book
+        book.add_events(snapshot.events(bounds))
         book.add_events(self._archives.rows(bounds))
         book.add_occupancy(snapshot.occupancy_events(bounds))
-        if bounds.everything:
-            compare_places(book.places, snapshot.volumes(), self.found)
-        self._compare_waiting()
         owners = {each.id: each.tenant_id for each in self._lists.series.values()}
         days = days_of(book.cells)
-        self._counted["hour_rows"] = compare_sums(
+        self._counted["hour_rows"] += compare_sums(
             book.cells, snapshot.hours(bounds), owners, self.found, Kind.HOUR_WRONG
         )
-        self._counted["day_rows"] = compare_sums(
+        self._counted["day_rows"] += compare_sums(
             days, snapshot.days(bounds), owners, self.found, Kind.DAY_WRONG
         )
+        book.cells.clear()
 
     def _compare_waiting(self) -> None:
         """Events without a price are those that are listed as waiting for one."""

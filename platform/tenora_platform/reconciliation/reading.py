@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, LiteralString
@@ -57,6 +57,40 @@ class Bounds:
         every = (self.tenant_no, self.first, self.last, self.windows)
         return all(each is None for each in every)
 
+    def holds(self, day: date) -> bool:
+        """Whether it lies within, of whichever tenant; of no windows."""
+        first, last = self.first or date.min, self.last or date.max
+        return self.windows is None and first <= day <= last
+
+    def by_month(self, months: Sequence[date]) -> Iterator[Bounds]:
+        """The same in parts that follow one another, none longer than a month of `months` (their
+        first days, in order) and those up to the next; the first and the last reach as far as the
+        whole does. A part that holds nothing is left out."""
+        begins = [None, *months[1:]]
+        ends = [*(each - _DAY for each in months[1:]), None]
+        for first, last in zip(begins, ends, strict=True):
+            part = self._within(first, last)
+            if part is not None:
+                yield part
+
+    def _within(self, first: date | None, last: date | None) -> Bounds | None:
+        if self.windows is not None:
+            cut = [
+                Window(each.tenant_no, each.tenant_id, *span)
+                for each in self.windows
+                if (span := _overlap(each.first, each.last, first, last)) is not None
+            ]
+            return Bounds(windows=cut) if cut else None
+        span = _overlap(self.first or date.min, self.last or date.max, first, last)
+        if span is None:
+            return None
+        begin, end = span
+        return replace(
+            self,
+            first=None if begin == date.min else begin,
+            last=None if end == date.max else end,
+        )
+
     def of(
         self, table: LiteralString, tenant: LiteralString, time: LiteralString
     ) -> tuple[LiteralString, list[Any]]:
@@ -86,6 +120,13 @@ class Bounds:
             found += f" AND t.{time} < %s"
             values.append(begin_of(self.last + _DAY))
         return found, values
+
+
+def _overlap(
+    first: date, last: date, begin: date | None, end: date | None
+) -> tuple[date, date] | None:
+    found = max(first, begin or first), min(last, end or last)
+    return found if found[0] <= found[1] else None
 
 
 def begin_of(day: date) -> datetime:
@@ -233,6 +274,13 @@ class Snapshot:
         source, values = bounds.of("usage_days", "tenant_id", "day")
         micros: LiteralString = "(t.day - date '1970-01-01')::bigint * 86400000000"
         return self.stream(f"SELECT tenant_id, {micros}, {_SUM}{source}", values)
+
+    def months(self) -> list[date]:
+        """The first days of those in which there are sums, in order; there is one at least."""
+        rows = self.all(
+            "SELECT date_trunc('month', day)::date FROM usage_days GROUP BY 1 ORDER BY 1"
+        )
+        return [row[0] for row in rows] or [self.at.date().replace(day=1)]
 
     def volumes(self) -> dict[Volume, int]:
         rows = self.all(
