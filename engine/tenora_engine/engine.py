@@ -177,6 +177,11 @@ class Engine:
         if self._scheduler.is_express(request):
             self._executor.preempt(True)
 
+    def sender_of(self, request_id: str) -> str | None:
+        """The key of the tenant whose request in flight it is; from any thread."""
+        flight = self._requests.flights.get(request_id)
+        return None if flight is None else flight.request.tenant.key
+
     def abort(
         self,
         request_id: str,
@@ -209,7 +214,8 @@ class Engine:
         self._requests.forget_namespace(namespace)
 
     def residency(self, ref: AdapterRef) -> Residency:
-        """Where the adapter is now: "device", or the tier from which it would come."""
+        """Where the adapter is now: "device", or the tier from which it would come. May be called
+        from any thread."""
         return self._scheduler.loads.residency(ref)
 
     def residencies(self, digests: Sequence[str]) -> Future[dict[str, Residency]]:

@@ -19,15 +19,17 @@ who has more than this over the number of senders is refused."""
 NOBODY = ""
 """Sends what no tenant sends, in a line of its own."""
 
+ORDERED = "\0ordered"
+"""The line of what comes after everything that came before it. It waits without keeping the others
+from their turns."""
+
 
 class Command(NamedTuple):
-    """What is carried out, and where its result goes. `is_ordered`: only after everything that came
-    before it, whoever sent that."""
+    """What is carried out, and where its result goes."""
 
     carry_out: Callable[[Engine], Any]
     future: Future[Any]
     number: int
-    is_ordered: bool
 
 
 class Inbox:
@@ -50,7 +52,10 @@ class Inbox:
         *,
         is_ordered: bool = False,
     ) -> None:
-        """Raises QueueFullError, and nothing changed."""
+        """`is_ordered`: only after everything that came before it, whoever sent that. Raises
+        QueueFullError, and nothing changed."""
+        if is_ordered:
+            sender = ORDERED
         line = self._lines.get(sender)
         if self._size >= INBOX_LIMIT:
             senders = len(self._lines) + (line is None)
@@ -62,21 +67,25 @@ class Inbox:
         if line is None:
             line = self._lines[sender] = deque()
         self._number += 1
-        line.append(Command(carry_out, future, self._number, is_ordered))
+        line.append(Command(carry_out, future, self._number))
         self._size += 1
 
     def pop(self) -> Command:
-        """The next in turn. Raises KeyError when there is none. O(1); O(senders) for one that
-        `is_ordered`."""
-        sender = next(iter(self._lines), None)
+        """The next in turn. Raises KeyError when there is none. O(1); O(senders) while something
+        that is ordered waits."""
+        turns = iter(self._lines)
+        sender = next(turns, None)
+        if sender == ORDERED and not self._is_oldest(ORDERED):
+            sender = next(turns)  # whose first is older, or another's
         if sender is None:
             raise KeyError("the inbox is empty")
-        first = self._lines[sender][0]
-        if first.is_ordered:  # the oldest of all is before it, or is it
-            sender = min(self._lines, key=lambda each: self._lines[each][0].number)
         line = self._lines.pop(sender)
         command = line.popleft()
         self._size -= 1
         if line:
             self._lines[sender] = line
         return command
+
+    def _is_oldest(self, sender: str) -> bool:
+        number = self._lines[sender][0].number
+        return all(line[0].number >= number for line in self._lines.values())

@@ -37,8 +37,8 @@ COMMANDS_S = 0.01
 class EngineLoop:
     """Runs one Engine. Commands may come from any thread and are carried out between steps; each
     returns a Future, set on the engine's thread before any event which follows from it is handed
-    out. Tenants' requests take turns, each tenant's in the order in which they came; what forgets,
-    evicts or pins comes after all that came before it.
+    out. Tenants' requests and their aborts take turns, each tenant's in the order in which they came;
+    what forgets comes after all that came before it.
 
     `on_events` gets every non-empty batch of events; however the loop ends, what was in flight then
     ends in the last of them. `on_stopped` is called once, after that, with what killed the loop or
@@ -193,7 +193,7 @@ class EngineLoop:
         if submitted is None:
             return self.call(
                 lambda engine: engine.abort(request_id, index, reason, output_tokens),
-                self._coming.get(request_id, NOBODY),
+                self._coming.get(request_id) or self._engine.sender_of(request_id) or NOBODY,
             )
         ended: Future[None] = Future()
         ended.set_running_or_notify_cancel()
@@ -219,7 +219,14 @@ class EngineLoop:
         return self.call(lambda engine: engine.forget_namespace(namespace), is_ordered=True)
 
     def residency(self, ref: AdapterRef) -> Future[Residency]:
-        return self.call(lambda engine: engine.residency(ref))
+        """See `Engine.residency`. At once: who asks for an adapter waits for it, and for no step.
+        Raises EngineUnavailableError when the loop has ended."""
+        found: Future[Residency] = Future()
+        with self._wakeup:
+            if self._stopping or self._stopped:
+                raise EngineUnavailableError("the engine has been stopped; restart it")
+        found.set_result(self._engine.residency(ref))
+        return found
 
     def residencies(self, digests: Sequence[str]) -> Future[dict[str, Residency]]:
         """See `Engine.residencies`, whose Future this one follows."""
@@ -253,10 +260,10 @@ class EngineLoop:
         return self.call(lambda engine: engine.pages(namespace))
 
     def set_pins(self, pins: Sequence[Pin]) -> Future[list[PinState]]:
-        return self.call(lambda engine: engine.set_pins(pins), is_ordered=True)
+        return self.call(lambda engine: engine.set_pins(pins))
 
     def evict_adapter(self, namespace: str, digest: str) -> Future[int]:
-        return self.call(lambda engine: engine.evict_adapter(namespace, digest), is_ordered=True)
+        return self.call(lambda engine: engine.evict_adapter(namespace, digest))
 
     def _run(self) -> None:
         failure: BaseException | None = None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_fakes import Rig, make_config, make_request, make_tenant
+from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine import inbox
 from tenora_engine.engine import Engine
 from tenora_engine.errors import QueueFullError
@@ -33,24 +33,24 @@ def push(box: Inbox, sender: str, *, is_ordered: bool = False) -> Future[None]:
 def test_each_senders_commands_stay_in_order_and_what_is_ordered_comes_after_all_before_it(
     moves: list[tuple[str, bool] | None],
 ) -> None:
-    """None takes the next one out. Between two of one sender each other has had its turn, unless
-    something that is ordered let older ones go first."""
+    """None takes the next one out."""
     box = Inbox()
-    waiting: dict[str, deque[tuple[int, Future[None], bool]]] = {name: deque() for name in "abc"}
+    waiting: dict[str, deque[tuple[int, Future[None]]]] = {name: deque() for name in "abco"}
     for number, move in enumerate(moves):
         if move is not None:
             sender, is_ordered = move
-            waiting[sender].append((number, push(box, sender, is_ordered=is_ordered), is_ordered))
+            future = push(box, sender, is_ordered=is_ordered)
+            waiting["o" if is_ordered else sender].append((number, future))
         elif len(box):
             command = box.pop()
             sender = next(s for s, line in waiting.items() if _is_first(line, command))
-            came, _, is_ordered = waiting[sender].popleft()
-            if is_ordered:
+            came, _ = waiting[sender].popleft()
+            if sender == "o":
                 assert all(not line or line[0][0] > came for line in waiting.values())
         assert len(box) == sum(map(len, waiting.values()))
 
 
-def _is_first(line: deque[tuple[int, Future[None], bool]], command: Command) -> bool:
+def _is_first(line: deque[tuple[int, Future[None]]], command: Command) -> bool:
     return bool(line) and line[0][1] is command.future
 
 
@@ -62,6 +62,18 @@ def test_senders_take_turns() -> None:
     assert taken == [flood[0], other[0], flood[1], other[1], flood[2], flood[3]]
     with pytest.raises(KeyError):
         box.pop()
+
+
+def test_what_waits_for_all_before_it_keeps_nobody_from_their_turns() -> None:
+    box = Inbox()
+    flood = [push(box, "noisy") for _ in range(4)]
+    last = push(box, "noisy", is_ordered=True)
+    other = push(box, "quiet")
+    later = push(box, "noisy")
+    taken = [box.pop().future for _ in range(7)]
+    assert taken.index(other) == 1
+    assert taken.index(last) > max(map(taken.index, flood))
+    assert set(taken) == {*flood, last, other, later}
 
 
 def test_a_full_inbox_refuses_who_has_more_than_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +113,28 @@ def test_a_flood_of_one_tenants_requests_takes_anothers_one_turn(
     last.result(PATIENCE_S)
     loop.stop()
     assert order.index("quiet") == 1
+
+
+def test_aborts_are_their_tenants_and_where_an_adapter_is_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of requests that run, too: a flood of them takes another's abort one turn."""
+    rig = Rig.build(make_config(max_waiting=64, max_tenant_waiting=64))
+    loop = EngineLoop(rig.engine, _ignore)
+    names = [f"n{number}" for number in range(20)]
+    for name in names:
+        rig.engine.submit(make_request(name, [1, 2], tenant=make_tenant("noisy")))
+    rig.engine.submit(make_request("q", [3, 4], tenant=make_tenant("quiet")))
+    order: list[str] = []
+    monkeypatch.setattr(rig.engine, "abort", lambda name, *_: order.append(name))
+    for name in names:
+        loop.abort(name)
+    loop.forget_namespace("other")
+    loop.abort("q")
+    assert loop.residency(make_ref("a")).result(0) == "store", "the loop has not been started"
+    for _ in range(3):
+        loop._inbox.pop().carry_out(rig.engine)
+    assert "q" in order
 
 
 def test_an_abort_does_not_overtake_its_request() -> None:

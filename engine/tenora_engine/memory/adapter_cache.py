@@ -121,8 +121,8 @@ class AdapterCache:
         return key in self._arriving
 
     def copies(self, digest: str) -> list[ResidentAdapter]:
-        """An adapter in all scopes."""
-        return [item for item in self._residents.values() if item.digest == digest]
+        """An adapter in all scopes. May be called from any thread."""
+        return [item for item in tuple(self._residents.values()) if item.digest == digest]
 
     def is_used(self, digest: str) -> bool:
         """Whether a running or waiting sequence of any scope needs it."""
