@@ -13,11 +13,13 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     Date,
+    DateTime,
     FromClause,
     Integer,
     Numeric,
     Select,
     and_,
+    cast,
     column,
     func,
     literal,
@@ -29,6 +31,7 @@ from tenora_platform.billing.price_lists import METERS, PriceList
 from tenora_platform.billing.rating import Billable, Rating, rate_again
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.billing.tables import PriceVersionRow
+from tenora_platform.db import in_slices
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.records import held_billable, stored_billable
@@ -113,6 +116,13 @@ class Part:
     row: type[UsageDayRow | UsageHourRow]
     bucket: Any  # of such a row
     conditions: tuple[ColumnElement[bool], ...]
+
+    @property
+    def begin(self) -> ColumnElement[Any]:
+        """The bucket's first moment, whichever table's."""
+        if self.row is UsageHourRow:
+            return cast(self.bucket, DateTime(timezone=True))
+        return func.timezone("UTC", cast(self.bucket, DateTime))
 
     def rows(self, window: Window, *columns: Any) -> Select[Any]:
         """These columns of the rows, their series and, where groups need them, adapters."""
@@ -220,7 +230,7 @@ async def _stored(
     first = 2 + len(groups)
     costs = first + len(_MEASURED)
     found = []
-    for row in await session.execute(query):
+    async for row in in_slices(session, query):
         begin, group, currency = row[0], row[1 : first - 1], row[first - 1]
         at = begin if isinstance(begin, datetime) else datetime.combine(begin, _MIDNIGHT)
         if kept is None:
@@ -299,7 +309,7 @@ async def _of_events(session: AsyncSession, window: Window, span: Span) -> Async
             query = query.where(of.tenant_no == tenant_no(window.tenant_id))
         elif not window.internal:
             query = query.where(of.tenant_no.not_in(internal_numbers()))
-        for row, series, *group in await session.execute(_with_adapters(query, window)):
+        async for row, series, *group in in_slices(session, _with_adapters(query, window)):
             event, sequence = _billable(row, series)
             rating = rating_of(lists, event, row.price_version_no, row.positions)
             bucket = floor(event.event_time, window.unit)
