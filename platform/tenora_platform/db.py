@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Executable, MetaData, Row, TextClause, event, text
+from sqlalchemy import Connection, Executable, MetaData, TextClause, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
@@ -215,7 +215,7 @@ async def enter_tenant(session: AsyncSession, tenant_id: str) -> None:
 
 async def in_slices(
     session: AsyncSession, query: Executable, values: Mapping[str, Any] | None = None
-) -> AsyncIterator[Row[Any]]:
+) -> AsyncIterator[Any]:
     """The rows of a query that may have many: as the server hands them out, so that between slices
     whoever else the event loop serves has a turn."""
     rows = await session.stream(query, values, execution_options={"yield_per": _SLICE_ROWS})

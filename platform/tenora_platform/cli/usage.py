@@ -160,7 +160,7 @@ def _query(*values: str | None) -> dict[str, str]:
 
 def _whole(api: ApiClient, path: str, query: dict[str, str]) -> dict[str, Any]:
     """The only page; of several the buckets, without what each page sums up."""
-    page = api.call("GET", path, params=query)
+    page: dict[str, Any] = api.call("GET", path, params=query)
     if page["next_page"] is None:
         return page
     buckets = page["data"]
