@@ -214,12 +214,16 @@ async def enter_tenant(session: AsyncSession, tenant_id: str) -> None:
 
 
 async def in_slices(
-    session: AsyncSession, query: Executable, values: Mapping[str, Any] | None = None
+    session: AsyncSession,
+    query: Executable,
+    values: Mapping[str, Any] | None = None,
+    *,
+    rows: int = _SLICE_ROWS,
 ) -> AsyncIterator[Any]:
     """The rows of a query that may have many: as the server hands them out, so that between slices
-    whoever else the event loop serves has a turn."""
-    rows = await session.stream(query, values, execution_options={"yield_per": _SLICE_ROWS})
-    async for some in rows.partitions():
+    of `rows` whoever else the event loop serves has a turn."""
+    found = await session.stream(query, values, execution_options={"yield_per": rows})
+    async for some in found.partitions():
         for row in some:
             yield row
 

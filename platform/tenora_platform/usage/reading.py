@@ -4,7 +4,7 @@ left of a window at its ends from the events themselves. No decisions, no commit
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.price_lists import METERS, PriceList
-from tenora_platform.billing.rating import Billable, Rating, rate_again
+from tenora_platform.billing.rating import Billable, Rating, exact_sum, rate_again
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.db import in_slices
@@ -51,6 +51,7 @@ Keys = tuple[tuple[str, Any], ...]
 _MIDNIGHT = time(tzinfo=UTC)
 _FREE = Decimal(0)
 _MEASURED = (*COUNTS, *METERS)
+_RATED_AT_ONCE = 50  # events: 5 ms
 OTHERS: Keys = (("others", None),)
 """All groups that are not among the kept ones, as one."""
 
@@ -90,6 +91,10 @@ class Summed:
     meter: str
     quantity: int
     amount: Decimal
+
+    def plus(self, other: Summed) -> Summed:
+        amount = exact_sum((self.amount, other.amount))
+        return replace(self, quantity=self.quantity + other.quantity, amount=amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +294,18 @@ def _with_adapters(query: Select[Any], window: Window) -> Select[Any]:
 async def of_edges(session: AsyncSession, window: Window) -> list[Summed]:
     """Of the parts of hours at the window's ends."""
     of = pieces(window.start, window.end, by_day=window.unit != "hour")
-    return [each for span in of.events async for each in _of_events(session, window, span)]
+    found: dict[tuple[datetime, Keys, str | None, str], Summed] = {}
+    for span in of.events:
+        async for each in _of_events(session, window, span):
+            key = (each.bucket, each.group, each.currency, each.meter)
+            found[key] = found[key].plus(each) if key in found else each
+    return list(found.values())
 
 
 async def _of_events(session: AsyncSession, window: Window, span: Span) -> AsyncIterator[Summed]:
     """What the sums would have of these few."""
-    lists = {price.no: price for price in await price_lists(session)}
+    tenants = None if window.tenant_id is None else [window.tenant_id]
+    lists = {price.no: price for price in await price_lists(session, tenants=tenants)}
     own = key_columns(window)
     for of, ended in (
         (UsageEventRow, UsageEventRow.event_time),
@@ -309,7 +320,8 @@ async def _of_events(session: AsyncSession, window: Window, span: Span) -> Async
             query = query.where(of.tenant_no == tenant_no(window.tenant_id))
         elif not window.internal:
             query = query.where(of.tenant_no.not_in(internal_numbers()))
-        async for row, series, *group in in_slices(session, _with_adapters(query, window)):
+        query = _with_adapters(query, window)
+        async for row, series, *group in in_slices(session, query, rows=_RATED_AT_ONCE):
             event, sequence = _billable(row, series)
             rating = rating_of(lists, event, row.price_version_no, row.positions)
             bucket = floor(event.event_time, window.unit)
