@@ -42,6 +42,7 @@ LARGEST = [
     f"/v1/timeseries?{_MONTH}&metric=finished,ended,ttft&group_by=adapter,version&limit=500",
     "/admin/v1/waits",
     "/admin/v1/fairness",
+    "/openapi.json",
 ]
 
 

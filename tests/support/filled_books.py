@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from psycopg import Connection
 
-ADAPTERS, KEYS = 50, 6
+ADAPTERS, KEYS = 30, 5
 """Of the tenant that asks: each pair has been used in every hour of a month."""
 _METERS = {
     "uncached_prefill": 100,
@@ -116,7 +116,7 @@ SELECT date_trunc('hour', now()) - n * interval '1 hour', 9, 9, 1, 1, 1, 1, 1, 1
 
 INSERT INTO wait_minutes (minute, waiter, class, cause, other, seconds, sequences)
 SELECT date_trunc('minute', now()), a.id, 'default', 'queue', b.id, random() + 0.1, 1
-  FROM (SELECT id FROM tenants LIMIT 200) a, (SELECT id FROM tenants LIMIT 200) b;
+  FROM (SELECT id FROM tenants LIMIT 150) a, (SELECT id FROM tenants LIMIT 150) b;
 INSERT INTO share_minutes (minute, served, class, service)
 SELECT date_trunc('minute', now()), id, 'default', 5 FROM tenants;
 INSERT INTO rejected_calls (id, tenant_id, at, calls, route, status, message)
