@@ -118,7 +118,7 @@ async def list_prices(
         rows = [PriceVersionListed.of_row(*each, chosen.now) for each in found]
         return PriceVersionList.of(rows, len(rows) if limit is None else limit)
 
-    return await large_answer(state.large_answers, None, made)
+    return await large_answer(state.large_answers, None, made, items=len(found))
 
 
 @router.post("/admin/v1/prices", status_code=201, dependencies=[Depends(require_role("billing"))])

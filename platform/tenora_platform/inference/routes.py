@@ -72,7 +72,7 @@ async def list_models(
     certain models sees only those."""
     cards = await _models(state, tenant, q, limit)
     made = partial(ModelList, data=cards)
-    return await large_answer(state.large_answers, tenant.tenant_id, made)
+    return await large_answer(state.large_answers, tenant.tenant_id, made, items=len(cards))
 
 
 @router.get("/v1/models/{model:path}")
