@@ -43,6 +43,9 @@ LARGEST = [
     "/admin/v1/waits",
     "/admin/v1/fairness",
     "/openapi.json",
+    "/admin/v1/tenants?sort=-spend&limit=100",
+    "/admin/v1/costs/tenants?sort=-requests&limit=100",
+    "/v1/adapters?sort=-cost&limit=100",
 ]
 
 
