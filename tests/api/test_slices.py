@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import pytest
@@ -18,7 +18,7 @@ from tenora_platform.db import in_slices
 ROWS = text("SELECT n FROM generate_series(1, CAST(:rows AS integer)) n")
 
 
-async def numbers(session: AsyncSession, rows: int) -> AsyncIterator[int]:
+async def numbers(session: AsyncSession, rows: int) -> AsyncGenerator[int]:
     async for (number,) in in_slices(session, ROWS, {"rows": rows}, rows=10):
         yield number
 
