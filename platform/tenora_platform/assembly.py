@@ -194,6 +194,7 @@ def build_state(
         scorer=Scorer(apart),
         places=RequestPlaces(places_of(tenants_connections(settings.database_connections))),
         large_bodies=Turns(2),
+        large_answers=Turns(1),
         creating=Turns(1, own_threads=False),
         upload_waits=Bell(redis, "tenora:uploads"),
     )

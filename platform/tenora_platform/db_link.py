@@ -33,11 +33,22 @@ class NoAnswerError(psycopg.OperationalError):
     """The server takes what is sent and says nothing."""
 
 
+class _Slices(psycopg.AsyncServerCursor[Any]):
+    """A cursor of the server's that nobody need close: it ends with its transaction."""
+
+    def __del__(self, *_: Any) -> None:
+        pass  # psycopg would warn, of one whose reader was cancelled too
+
+
 class Link(psycopg.AsyncConnection[Any]):
     """`answer_s` bounds each wait for the server. A connection that was waited for in vain is
     closed, since nobody knows what it will say next."""
 
     answer_s: float = PING_S
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.server_cursor_factory = _Slices
 
     async def wait(
         self,

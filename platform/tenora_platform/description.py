@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from fastapi import FastAPI
+import msgspec
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from tenora_platform.auth import declared_roles
@@ -38,6 +40,22 @@ _OPEN = ("/auth/methods", "/auth/login", "/auth/callback")
 class DescribedApi(FastAPI):
     """FastAPI with `securitySchemes` in its description, and the roles that may use a route of the
     operator's as `x-tenora-roles`."""
+
+    _text: bytes | None = None
+
+    def setup(self) -> None:
+        """The route of the description alone. It is made once, in a thread: it takes seconds."""
+        making = asyncio.Lock()
+
+        async def description(_: Request) -> Response:
+            async with making:
+                if self._text is None:
+                    self._text = await asyncio.to_thread(
+                        lambda: msgspec.json.encode(self.openapi())
+                    )
+            return Response(self._text, media_type="application/json")
+
+        self.add_route("/openapi.json", description, include_in_schema=False)
 
     def openapi(self) -> dict[str, Any]:
         document = super().openapi()

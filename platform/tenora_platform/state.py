@@ -117,6 +117,7 @@ class AppState:
     scorer: Scorer
     places: RequestPlaces
     large_bodies: Turns  # that are read
+    large_answers: Turns  # that are made and written
     creating: Turns  # of evaluations, whose items are many rows
     upload_pace: Pace
     upload_waits: Bell  # wakes the intake: a version may be checked now

@@ -302,6 +302,9 @@ def test_managing_from_a_shell(listening: Listening, tmp_path: Path) -> None:
     assert (code, json.loads(text)) == (0, [])
     code, text = run("usage", "show", "--json", *where, **own)
     assert code == 0, text
+    days = ("--start", "2026-01-01", "--end", "2026-03-15")  # more than a page has
+    code, text = run("usage", "show", "--json", *days, *where, **own)
+    assert (code, len(json.loads(text)["data"])) == (0, 73), text
 
     code, text = run("adapter", "push", str(tmp_path), "--name", "a", *where, **own)
     assert (code, "adapter_config.json" in text) == (1, True)

@@ -4,6 +4,7 @@ the engine begins anew; what is asked for over a window is what was put into it.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,9 +20,12 @@ from fake_engine import FakeEngine
 from tenora_engine.telemetry import BOUNDS_S, Histogram, QueueStats, ServiceMeter, TelemetryStats
 from tenora_platform.app import create_app
 from tenora_platform.errors import BadRequestError
+from tenora_platform.history import service
 from tenora_platform.history.answers import AnswerCounts
 from tenora_platform.history.merging import merged
+from tenora_platform.history.metrics import ADMIN_METRICS
 from tenora_platform.history.quantiles import quantile_ms
+from tenora_platform.history.repository import Asked
 from tenora_platform.history.sampler import HistorySampler
 from tenora_platform.history.tables import (
     EngineMinuteRow,
@@ -256,6 +260,58 @@ async def test_attainment_says_what_was_met_of_what_was_promised(quiet: Api) -> 
     assert len([each for each in answer["series"] if each["metric"] == "ttft_attainment"]) == 1
 
 
+async def test_only_the_rows_of_the_groups_shown_are_read(quiet: Api) -> None:
+    at, tenants = NOON + timedelta(hours=8), [await quiet.new_tenant(f"t{n}") for n in range(5)]
+    waits = Histogram()
+    waits.observe(0.04)
+    made = [
+        ServiceMinuteRow(
+            at=at.replace(second=0),
+            tenant_id=tenant.id,
+            class_="default",
+            output_tokens=10**n,
+            ttft=[n * count for count in waits.counts],
+            answers={"200": 5, "404": n, "503": 2 * n},
+        )
+        for n, tenant in enumerate(tenants)
+    ]
+    async with quiet.state.db.admin_session() as session:
+        session.add_all(made)
+    start = at.replace(minute=0, second=0)
+    asked = Asked(
+        window(start, start + timedelta(hours=1), "1m", minutes_days=10_000),
+        ("tenant", "class"),
+    )
+    metrics = {name: ADMIN_METRICS[name] for name in ("output_tokens", "ttft", "errors")}
+    async with quiet.state.db.admin_session() as session:
+        found = await service.find(session, asked, metrics, 4, frozenset())
+    read = [
+        [(group.tenant_id, group.kind) for group in each.groups]
+        for each in found.metrics
+        if isinstance(each, service.Found)
+    ]
+    largest = [tenant.id for tenant in reversed(tenants)]
+    assert read[0] == [(each, None) for each in largest[:4]]
+    assert read[1] == [(each, None) for each in largest[:2]], "three quantiles each"
+    assert read[2][:2] == [(largest[0], "503"), (largest[1], "503")]
+    assert len(read[2]) == 4
+    assert found.targets.tenants.keys() == set(largest[:4])
+    answer = found.answer()
+    assert {each.metric: each.value for each in answer.sums} == {
+        "output_tokens": 11_111,
+        "errors": 30,
+    }
+    assert answer.total == 15
+    by_metric = Counter(each.metric for each in answer.series)
+    assert by_metric == {"output_tokens": 4, "ttft": 4, "errors": 4}
+
+
+def test_an_answer_has_at_most_so_many_points() -> None:
+    day = window(NOON, NOON + timedelta(days=400), "1d", minutes_days=1)
+    assert service.fitting(100, day, {"finished"}) == 100
+    assert service.fitting(500, day, set("abcd")) * 4 * len(day.times) <= service.POINTS_MAX
+
+
 async def test_quantiles_are_of_all_that_was_counted_in_a_step(quiet: Api) -> None:
     tenant = await quiet.new_tenant("timed")
     sampler, at = HistorySampler(quiet.state), NOON + timedelta(hours=6)
@@ -315,6 +371,17 @@ async def test_a_tenants_adapters_are_told_from_its_usage(quiet: Api) -> None:
     assert median == pytest.approx(statistics.median(waits) * 1000)
     assert sum(found["ttft_attainment", None]["met"]) == 3
     assert sum(found["ttft_attainment", None]["promised"]) == 4
+    by_version = {**asked, **HOUR, "group_by": "version,class", "limit": 1}
+    answer = (await quiet.call(tenant.key, "GET", "/v1/timeseries", params=by_version)).json()
+    assert [(each["metric"], each["adapter"], each["version"]) for each in answer["series"]] == [
+        (name, "", None) for name in asked["metric"].split(",")
+    ], "of each metric one"
+    assert answer["total"] == 3
+    sums = {each["metric"]: each["value"] for each in answer["sums"]}
+    assert sums == {"finished": 4, "output_tokens": 44, "ttft_attainment": 0.75}
+    another = {**asked, **HOUR, "class": "batch"}
+    answer = await quiet.call(tenant.key, "GET", "/v1/timeseries", params=another)
+    assert answer.json()["series"] == []
     nobodys = {**asked, **HOUR, "adapter": "none-of-this-name"}
     answer = await quiet.call(tenant.key, "GET", "/v1/timeseries", params=nobodys)
     assert answer.json()["series"] == []

@@ -24,10 +24,12 @@ from tenora_engine.telemetry import (
 from tenora_platform import locks
 from tenora_platform.ids import new_id
 from tenora_platform.usage.sink import UsageSink
+from tenora_platform.waits import reading
 from tenora_platform.waits.deltas import Totals
 from tenora_platform.waits.sampler import WaitSampler, keep
 from usage_records import usage_record
 
+WAITED = {"own": 1.0, "queue": 5.0, "pages": 3.0}
 NOON = datetime(2031, 3, 1, 12, tzinfo=UTC)
 
 
@@ -100,6 +102,19 @@ async def test_the_matrix_has_what_was_waited_between_two_times(
         ("default", 11.5, None)
     ]
     assert (await asked(api, "/admin/v1/waits", start, 5, group_by=""))["seconds"] == 11.5
+
+
+async def test_of_many_waits_the_longest_are_listed(
+    api: Api, pair: tuple[TestTenant, TestTenant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "WAITS_MAX", 2)
+    acme, beta = pair
+    start = NOON + timedelta(hours=5)
+    waits = [(acme.id, cause, "", seconds, 1) for cause, seconds in WAITED.items()]
+    await sampled(api, told([*waits, (beta.id, "own", "", 0.0, 1)], started="s_many"), start)
+    found = await asked(api, "/admin/v1/waits", start, 1)
+    assert [row["cause"] for row in found["data"]] == ["queue", "pages"]
+    assert (found["total"], found["seconds"]) == (3, 9.0)
 
 
 async def test_an_engine_that_begins_anew_counts_from_nothing(

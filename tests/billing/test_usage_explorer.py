@@ -14,6 +14,7 @@ from api_harness import Api, TestTenant
 from priced_adapters import DIGEST, an_adapter
 from tenora_engine.events import UsageRecord
 from tenora_platform.ids import new_id
+from tenora_platform.usage import service
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
@@ -202,3 +203,33 @@ async def test_the_operator_has_the_same_of_tenants(api: Api, tenant: TestTenant
     found = (await api.admin("GET", path)).json()["data"]
     own = {each["tenant_id"] for bucket in found for each in bucket["results"]}
     assert tenant.id in own
+
+
+@pytest.mark.parametrize("path", ["/v1/usage", "/v1/costs"])
+async def test_a_page_ends_before_it_has_too_many_results(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    whole = await get(api, tenant, f"{path}?{QUERY}")
+    monkeypatch.setattr(service, "RESULTS_MAX", 11)  # 5 of each of three days
+    first = await page(api, tenant, f"{path}?{QUERY}")
+    assert first["has_more"]
+    assert sum(bool(bucket["results"]) for bucket in first["data"]) == 2
+    last = await page(api, tenant, f"{path}?{QUERY}&page={first['next_page']}")
+    assert first["data"] + last["data"] == whole
+    assert last["next_page"] is None
+
+
+@pytest.mark.parametrize("path", ["/v1/usage", "/v1/costs"])
+async def test_a_bucket_of_too_many_groups_says_what_they_differ_in(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(service, "RESULTS_MAX", 4)
+    query = f"start={START}&bucket=1mo&group_by=model,adapter"
+    answer = await api.call(tenant.key, "GET", f"{path}?{query}")
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("too_many_groups", "group_by")
+    assert "most differ in adapter" in error["message"]
+    if path == "/v1/usage":
+        found = await page(api, tenant, f"{path}?{query}&top=2")
+        assert found["groups"][-1]["others"] > 1

@@ -22,7 +22,7 @@ from tenora_platform.usage import reading
 from tenora_platform.usage.reading import Keys, Summed
 from tenora_platform.usage.residency import ResidencyBooks
 from tenora_platform.usage.schemas import Bucket
-from tenora_platform.usage.service import ADMIN_GROUPS, Query, make_query, usage_page
+from tenora_platform.usage.service import ADMIN_GROUPS, Query, find_usage, make_query
 from tenora_platform.usage.sink import UsageSink
 from tenora_platform.usage.tally import Shape, TopBy
 from usage_records import usage_record
@@ -127,7 +127,7 @@ async def test_as_added_up_here(api: Api, tenants: list[TestTenant]) -> None:
                 else api.state.db.tenant_session(tenant_id)
             )
             async with session as opened:
-                found = (await usage_page(opened, query, shape)).model_dump()
+                found = (await find_usage(opened, query, shape)).page().model_dump()
                 wanted = await reference(opened, query, shape)
             assert [bucket["results"] for bucket in found["data"]] == wanted, (query, shape)
             folded += any(each["others"] for results in wanted for each in results)

@@ -43,7 +43,7 @@ from tenora_platform.ledger.verify import problems
 from tenora_platform.usage.books import UsageBooks
 from tenora_platform.usage.occupancy import Occupancy, OccupancyBooks, rate_waiting_occupancy
 from tenora_platform.usage.series import Series
-from tenora_platform.usage.service import TENANT_GROUPS, cost_page, make_query
+from tenora_platform.usage.service import TENANT_GROUPS, find_costs, make_query
 
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 """As the keeper of credit does it: a grant's use is posted with an invoice, or when it expires."""
@@ -240,7 +240,7 @@ class MoneyPlatform:
         )
         found: dict[tuple[Any, ...], Fraction] = {}
         async with self.db.tenant_session(who.tenant) as session:
-            page = await cost_page(session, query)
+            page = (await find_costs(session, query)).page()
         for bucket in page.data:
             for result in bucket.results:
                 for meter in result.meters:

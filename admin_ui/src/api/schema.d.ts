@@ -2597,7 +2597,7 @@ export interface paths {
         /**
          * Get Costs
          * @description Get the cost of usage, as exact decimal strings. Events without a price are counted
-         *     separately.
+         *     separately. A page has at most 10,000 results, and so may have fewer buckets than `limit`.
          */
         get: operations["usage_get_costs"];
         put?: never;
@@ -3576,7 +3576,7 @@ export interface paths {
         /**
          * Get Usage
          * @description Get the tokens of finished sequences by time bucket, cached and uncached prompt tokens
-         *     separately.
+         *     separately. A page has at most 10,000 results, and so may have fewer buckets than `limit`.
          */
         get: operations["usage_get_usage"];
         put?: never;
@@ -11660,9 +11660,8 @@ export interface components {
         };
         /**
          * TimeSeriesSum
-         * @description A metric over all times and all series, including those left out by `limit` (by adapter and
-         *     version, of the 200 largest): `value` for counts and tokens, null if not known; `met` of
-         *     `promised` for fractions.
+         * @description A metric over all times and all series, including those left out by `limit`: `value` for
+         *     counts and tokens, null if not known; `met` of `promised` for fractions.
          */
         TimeSeriesSum: {
             /** Met */
@@ -12211,7 +12210,8 @@ export interface components {
         };
         /**
          * WaitList
-         * @description Whole minutes: those that begin in the range, and the one that contains `start`.
+         * @description Whole minutes: those that begin in the range, and the one that contains `start`. The most
+         *     seconds come first; `seconds` and `total` are of all waits, of which 10,000 are listed.
          */
         WaitList: {
             /** Data */
@@ -12236,6 +12236,8 @@ export interface components {
              * Format: date-time
              */
             start: string;
+            /** Total */
+            total: number;
         };
         /** WaitPartView */
         WaitPartView: {
@@ -15693,7 +15695,7 @@ export interface operations {
                 end?: string | null;
                 /** @description Group by any of tenant, class (comma-separated) */
                 group_by?: string | null;
-                /** @description Maximum number of series per metric */
+                /** @description Maximum number of series per metric; decreased if the answer would have more than 200,000 points */
                 limit?: number;
                 /** @description Names of metrics, comma-separated, such as ttft_attainment,output_tokens */
                 metric: string;
@@ -19464,7 +19466,7 @@ export interface operations {
                 end?: string | null;
                 /** @description Group by any of class, adapter, version (comma-separated) */
                 group_by?: string | null;
-                /** @description Maximum number of series per metric */
+                /** @description Maximum number of series per metric; decreased if the answer would have more than 200,000 points */
                 limit?: number;
                 /** @description Names of metrics, comma-separated, such as ttft_attainment,output_tokens */
                 metric: string;

@@ -22,6 +22,7 @@ from tenora_platform.billing.price_lists import (
     Tiers,
 )
 from tenora_platform.billing.tables import PriceRow, PriceVersionRow
+from tenora_platform.db import in_slices
 from tenora_platform.locks import lock, lock_shared
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.tenants.tables import TenantRow
@@ -81,7 +82,7 @@ async def price_lists(
         query = query.where(
             or_(PriceVersionRow.tenant_id.is_(None), PriceVersionRow.tenant_id.in_(tenants))
         )
-    return await _with_tiers(session, (await session.scalars(query)).all())
+    return await _with_tiers(session, [row async for (row,) in in_slices(session, query)])
 
 
 async def page_of_price_lists(
@@ -100,7 +101,8 @@ async def page_of_price_lists(
     begins = select(row.effective_from).where(row.id == after).scalar_subquery()
     _, descending = paging.split(chosen.sort)
     order = paging.Order(row.effective_from.expression, row.id.expression, descending, begins)
-    rows = (await session.execute(paging.page(query, order, after=after, limit=limit))).all()
+    page = paging.page(query, order, after=after, limit=limit)
+    rows = [row async for row in in_slices(session, page)]
     lists = await _with_tiers(session, [found[0] for found in rows])
     return [(price, found[1], found[2]) for price, found in zip(lists, rows, strict=True)]
 
@@ -151,7 +153,7 @@ async def _tiers(
 ) -> dict[str, dict[tuple[Meter, str], Tiers]]:
     """By version, meter and class. Columns and not rows: there may be thousands."""
     found: dict[str, dict[tuple[Meter, str], Tiers]] = {of: {} for of in version_ids}
-    prices = await session.execute(
+    prices = (
         select(
             PriceRow.price_version_id,
             PriceRow.meter,
@@ -162,7 +164,7 @@ async def _tiers(
         .where(PriceRow.price_version_id.in_(version_ids), PriceRow.meter.in_(METERS))
         .order_by(PriceRow.from_quantity)
     )
-    for version_id, meter, class_, quantity, price in prices:
+    async for version_id, meter, class_, quantity, price in in_slices(session, prices):
         of_version, key = found[version_id], (cast("Meter", meter), class_)
         of_version[key] = (*of_version.get(key, ()), Tier(quantity, price))
     return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.billing import prices, quantities, repository, service
@@ -29,6 +29,7 @@ from tenora_platform.billing.schemas import (
 from tenora_platform.db import Database
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.invoices.period import end_of, midnight
+from tenora_platform.large_answers import large_answer
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Deleted
@@ -95,20 +96,29 @@ async def list_own_prices(state: State, tenant: UsageTenant) -> TenantPriceList:
     )
 
 
-@router.get("/admin/v1/prices", dependencies=[Depends(require_role(*MONEY_READERS))])
+@router.get(
+    "/admin/v1/prices",
+    response_model=PriceVersionList,
+    dependencies=[Depends(require_role(*MONEY_READERS))],
+)
 async def list_prices(
-    session: AdminSession,
+    state: State,
     chosen: ChosenPrices,
     after: After = None,
     limit: Annotated[
         int | None,
         Query(ge=1, le=100, description="Maximum number to return; default: all of them"),
     ] = None,
-) -> PriceVersionList:
+) -> Response:
     """List all price lists (past, current and future) except withdrawn ones, oldest first."""
-    found = await repository.page_of_price_lists(session, chosen, after=after, limit=limit)
-    rows = [PriceVersionListed.of_row(*each, chosen.now) for each in found]
-    return PriceVersionList.of(rows, len(rows) if limit is None else limit)
+    async with state.db.admin_session() as session:
+        found = await repository.page_of_price_lists(session, chosen, after=after, limit=limit)
+
+    def made() -> PriceVersionList:
+        rows = [PriceVersionListed.of_row(*each, chosen.now) for each in found]
+        return PriceVersionList.of(rows, len(rows) if limit is None else limit)
+
+    return await large_answer(state.large_answers, None, made, items=len(found))
 
 
 @router.post("/admin/v1/prices", status_code=201, dependencies=[Depends(require_role("billing"))])

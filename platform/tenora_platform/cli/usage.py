@@ -44,7 +44,7 @@ def show_usage(
     """Show tokens by time bucket."""
     query = _query(start, end, bucket, group_by)
     with connected(url, key, what=_KEY) as api:
-        _show_buckets(api.call("GET", "/v1/usage", params=query), as_json=as_json)
+        _show_buckets(_whole(api, "/v1/usage", query), as_json=as_json)
 
 
 @usage.command("costs")
@@ -60,7 +60,7 @@ def show_costs(
     """Show costs by time bucket."""
     query = _query(start, end, bucket, group_by)
     with connected(url, key, what=_KEY) as api:
-        _show_buckets(api.call("GET", "/v1/costs", params=query), as_json=as_json)
+        _show_buckets(_whole(api, "/v1/costs", query), as_json=as_json)
 
 
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only the tenant with this id.")]
@@ -156,6 +156,18 @@ def _summary(run: dict[str, Any]) -> str:
 def _query(*values: str | None) -> dict[str, str]:
     names = ("start", "end", "bucket", "group_by")
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def _whole(api: ApiClient, path: str, query: dict[str, str]) -> dict[str, Any]:
+    """The only page; of several the buckets, without what each page sums up."""
+    page: dict[str, Any] = api.call("GET", path, params=query)
+    if page["next_page"] is None:
+        return page
+    buckets = page["data"]
+    while page["next_page"] is not None:
+        page = api.call("GET", path, params={**query, "page": page["next_page"]})
+        buckets += page["data"]
+    return {"object": "page", "data": buckets, "has_more": False, "next_page": None}
 
 
 def _show_buckets(answer: dict[str, Any], *, as_json: bool) -> None:

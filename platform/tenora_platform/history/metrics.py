@@ -18,13 +18,19 @@ QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 class Metric:
     """`form` says how `columns` become values: the sum or the largest, counts by name (one series a
     name), met of promised, quantiles of a histogram, or the mean over samples (one series a column,
-    by the names of `kinds`)."""
+    by the names of `kinds`). `names_from`: only counts of names from this one on."""
 
     form: Form
     unit: Unit
     columns: tuple[str, ...]
     of_engine: bool = False
     kinds: tuple[str, ...] = ()
+    names_from: str = ""
+
+    @property
+    def series_of_group(self) -> int:
+        """How many series each of its groups has; of counts each name is a group."""
+        return len(QUANTILES) if self.form == "quantiles" else 1
 
 
 _SERVED = {
@@ -32,7 +38,7 @@ _SERVED = {
     "ended": Metric("counts", "count", ("ended",)),
     "refused": Metric("counts", "count", ("refused",)),
     "answers": Metric("counts", "count", ("answers",)),
-    "errors": Metric("counts", "count", ("answers",)),
+    "errors": Metric("counts", "count", ("answers",), names_from="400"),
     "prompt_tokens": Metric("sum", "tokens", ("prompt_tokens",)),
     "cached_tokens": Metric("sum", "tokens", ("cached_tokens",)),
     "output_tokens": Metric("sum", "tokens", ("output_tokens",)),

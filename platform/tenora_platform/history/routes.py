@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
@@ -19,10 +19,11 @@ from tenora_platform.history.metrics import (
     chosen,
     groups,
 )
-from tenora_platform.history.own import event_series, from_events
+from tenora_platform.history.own import EventQuestion, find_events, from_events
 from tenora_platform.history.repository import Asked
 from tenora_platform.history.schemas import TimeSeriesAnswer
 from tenora_platform.history.window import STEPS_S, Window, window
+from tenora_platform.large_answers import large_answer
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.state import AppState, State
 from tenora_platform.times import QueryTime
@@ -51,7 +52,17 @@ Step = Annotated[
     ),
 ]
 Class = Annotated[str | None, Query(alias="class", description="Only this class")]
-Lanes = Annotated[int, Query(ge=1, le=500, description="Maximum number of series per metric")]
+Lanes = Annotated[
+    int,
+    Query(
+        ge=1,
+        le=500,
+        description=(
+            "Maximum number of series per metric; decreased if the answer would have more than "
+            "200,000 points"
+        ),
+    ),
+]
 
 
 async def asked_window(
@@ -68,7 +79,10 @@ AskedWindow = Annotated[Window, Depends(asked_window)]
 
 
 @router.get(
-    "/admin/v1/timeseries", tags=["admin"], dependencies=[Depends(require_role(*MONEY_READERS))]
+    "/admin/v1/timeseries",
+    tags=["admin"],
+    response_model=TimeSeriesAnswer,
+    dependencies=[Depends(require_role(*MONEY_READERS))],
 )
 async def get_timeseries(
     state: State,
@@ -80,22 +94,28 @@ async def get_timeseries(
     tenant: Annotated[str | None, Query(description="Only the tenant with this id")] = None,
     service_class: Class = None,
     limit: Lanes = 100,
-) -> TimeSeriesAnswer:
+) -> Response:
     """Get service over time, kept across restarts: targets promised and met, tokens, answers and
     errors, queues, pages, loads. A series without a tenant is over all tenants, or (when grouped by
     tenant) over those that the metrics do not tell apart. The engine's own metrics cannot be
     grouped."""
     metrics = chosen(metric, ADMIN_METRICS)
     wanted = Asked(asked, groups(group_by, ADMIN_GROUPS), tenant, service_class)
+    limit = service.fitting(limit, asked, metrics)
     async with state.db.admin_session() as session:
         looked = await service.looked(session, asked)
-        found = await service.answer(session, wanted, metrics, limit, looked)
+        found = await service.find(session, wanted, metrics, limit, looked)
         until = await repository.known_until(session)
-    found.known_until = until.timestamp() if until is not None else None
-    return found
+
+    def made() -> TimeSeriesAnswer:
+        answer = found.answer()
+        answer.known_until = until.timestamp() if until is not None else None
+        return answer
+
+    return await large_answer(state.large_answers, None, made)
 
 
-@router.get("/v1/timeseries")
+@router.get("/v1/timeseries", response_model=TimeSeriesAnswer)
 async def get_own_timeseries(
     state: State,
     tenant: UsageTenant,
@@ -107,7 +127,7 @@ async def get_own_timeseries(
     adapter: Annotated[str | None, Query(description="Only the adapter with this name")] = None,
     service_class: Class = None,
     limit: Lanes = 100,
-) -> TimeSeriesAnswer:
+) -> Response:
     """Get how you were served over time: tokens, answers and errors, times to the first token and
     between tokens with the plan's targets. By `adapter` and `version` it covers finished requests
     of at most 31 days, without refusals and HTTP errors."""
@@ -115,23 +135,28 @@ async def get_own_timeseries(
     by = groups(group_by, TENANT_GROUPS)
     looked, until = await _looked(state, asked)
     plan = tenant.plan
+    limit = service.fitting(limit, asked, metrics)
     async with state.db.tenant_session(tenant.tenant_id) as session:
         by_adapter = adapter is not None or "adapter" in by or "version" in by
         of_events = from_events(metrics, all_=by_adapter)
         if not by_adapter and await repository.has_rows_of(session, asked, tenant.tenant_id):
             of_events = {}  # the engine tells this tenant apart, and knows more than its events
         promised = (plan.sla_class, plan.ttft_ms, plan.tpot_ms)
-        series = await event_series(
-            session, tenant.tenant_id, asked, by, of_events, promised, adapter
+        question = EventQuestion(
+            tenant.tenant_id, asked, by, of_events, promised, adapter, service_class
         )
+        events = await find_events(session, question, limit)
         wanted = Asked(asked, by, tenant.tenant_id, service_class)
         rest = {name: each for name, each in metrics.items() if name not in of_events}
-        found = await service.answer(session, wanted, rest, limit, looked)
-    found.series += series[:limit]
-    found.sums += service.sums(series)
-    found.total = max(found.total, len(series))
-    found.known_until = until
-    return found
+        found = await service.find(session, wanted, rest, limit, looked)
+
+    def made() -> TimeSeriesAnswer:
+        answer = found.answer()
+        events.add_to(answer, limit)
+        answer.known_until = until
+        return answer
+
+    return await large_answer(state.large_answers, tenant.tenant_id, made)
 
 
 async def _looked(state: AppState, asked: Window) -> tuple[frozenset[int], float | None]:

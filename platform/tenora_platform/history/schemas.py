@@ -29,9 +29,8 @@ class TimeSeries(BaseModel):
 
 
 class TimeSeriesSum(BaseModel):
-    """A metric over all times and all series, including those left out by `limit` (by adapter and
-    version, of the 200 largest): `value` for counts and tokens, null if not known; `met` of
-    `promised` for fractions."""
+    """A metric over all times and all series, including those left out by `limit`: `value` for
+    counts and tokens, null if not known; `met` of `promised` for fractions."""
 
     metric: str
     unit: Literal["count", "tokens", "part"]

@@ -4,45 +4,38 @@ quantiles of histograms, the plans' targets. It knows metrics and rows, no route
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.history import repository
-from tenora_platform.history.metrics import QUANTILES, Metric
+from tenora_platform.history.metrics import ADMIN_METRICS, QUANTILES, Metric, Unit
 from tenora_platform.history.quantiles import quantile_ms
-from tenora_platform.history.repository import Asked, Group
+from tenora_platform.history.repository import COUNT, Asked, Group, Ranked, Steps
 from tenora_platform.history.schemas import TimeSeries, TimeSeriesAnswer, TimeSeriesSum
 from tenora_platform.history.window import Window
 from tenora_platform.tenants.tables import PlanRow, TenantRow
 
-_TARGETS = {
-    "ttft": "ttft_ms",
-    "ttft_attainment": "ttft_ms",
-    "tpot": "tpot_ms",
-    "tpot_attainment": "tpot_ms",
-}
+POINTS_MAX = 200_000
+"""Of all series of an answer together."""
+_TARGETS = {"ttft": 0, "ttft_attainment": 0, "tpot": 1, "tpot_attainment": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What a plan promises to those of its class."""
-
-    class_: str
-    ttft_ms: float | None
-    tpot_ms: float | None
+Promise = tuple[float | None, float | None]
+"""ttft_ms and tpot_ms of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What plans promise now. `plans` are those that tenants have; `tenants`, of those that are
-    shown, id -> (name, plan)."""
+    """What plans promise now. `tenants`, those that are shown: id -> (name, class of its plan,
+    promise). `classes`, of all tenants: class -> their promises."""
 
-    plans: Mapping[str, Promise]
-    tenants: Mapping[str, tuple[str, str]]
+    tenants: Mapping[str, tuple[str, str, Promise]]
+    classes: Mapping[str, frozenset[Promise]]
 
     def name(self, tenant_id: str | None) -> str | None:
         found = self.tenants.get(tenant_id or "")
@@ -54,88 +47,143 @@ class Targets:
         which = _TARGETS.get(metric)
         if which is None:
             return None
-        tenant_id, class_ = group[0] or only, group[1]
-        promised = list(self.plans.values())
-        if tenant_id is not None:
-            own = self.tenants.get(tenant_id)
-            promised = [] if own is None else [self.plans[own[1]]]
-        found = {getattr(each, which) for each in promised if class_ in (None, each.class_)}
+        found = {promise[which] for promise in self._of(group, group.tenant_id or only)}
         return found.pop() if len(found) == 1 else None
 
-
-async def targets(session: AsyncSession, tenant_ids: Collection[str]) -> Targets:
-    """For series of these tenants, and for those of several together."""
-    has_any = exists().where(TenantRow.plan == PlanRow.name)
-    plans = select(PlanRow.name, PlanRow.sla_class, PlanRow.ttft_ms, PlanRow.tpot_ms)
-    tenants = select(TenantRow.id, TenantRow.name, TenantRow.plan).where(
-        TenantRow.id.in_(tenant_ids)
-    )
-    return Targets(
-        {
-            plan: Promise(class_, ttft_ms, tpot_ms)
-            for plan, class_, ttft_ms, tpot_ms in await session.execute(plans.where(has_any))
-        },
-        {id_: (name, plan) for id_, name, plan in await session.execute(tenants)},
-    )
+    def _of(self, group: Group, tenant_id: str | None) -> Iterable[Promise]:
+        class_ = group.service_class
+        if not tenant_id:
+            of = self.classes if class_ is None else {class_: self.classes.get(class_, ())}
+            return chain.from_iterable(of.values())
+        _, own, promise = self.tenants.get(tenant_id, ("", "", None))
+        return (promise,) if promise is not None and class_ in (None, own) else ()
 
 
-class Reader:
-    """One answer's series. `looked` are the steps in which anybody looked: in the others nothing is
-    known, in these nothing is zero."""
+async def targets(session: AsyncSession, groups: Iterable[Group], only: str | None) -> Targets:
+    """Those of these groups; `only`: of a tenant's who is alone in them."""
+    ids = {group.tenant_id or only for group in groups}
+    of_plans = select(
+        TenantRow.id, TenantRow.name, PlanRow.sla_class, PlanRow.ttft_ms, PlanRow.tpot_ms
+    ).join(PlanRow, PlanRow.name == TenantRow.plan)
+    tenants = {}
+    if named := ids - {None, ""}:
+        rows = await session.execute(of_plans.where(TenantRow.id.in_(named)))
+        tenants = {id_: (name, own, (ttft, tpot)) for id_, name, own, ttft, tpot in rows}
+    classes: dict[str, set[Promise]] = defaultdict(set)
+    if ids & {None, ""}:
+        has_any = exists().where(TenantRow.plan == PlanRow.name)
+        promised = select(PlanRow.sla_class, PlanRow.ttft_ms, PlanRow.tpot_ms).where(has_any)
+        for class_, ttft, tpot in await session.execute(promised):
+            classes[class_].add((ttft, tpot))
+    return Targets(tenants, {class_: frozenset(each) for class_, each in classes.items()})
 
-    def __init__(self, session: AsyncSession, asked: Asked, looked: frozenset[int]) -> None:
-        self._session = session
-        self._asked = asked
-        self._looked = looked
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Of one metric of service: the groups to show with their steps, and of all of them how many
+    there are and their sums."""
+
+    name: str
+    metric: Metric
+    ranked: Ranked
+    groups: Mapping[Group, Steps]
 
     @property
-    def window(self) -> Window:
-        return self._asked.window
+    def total(self) -> int:
+        """Series of all groups."""
+        return self.ranked.total * self.metric.series_of_group
 
-    async def series(self, name: str, metric: Metric) -> list[tuple[TimeSeries, Group]]:
-        """Of one metric, the largest group first."""
-        if metric.of_engine:
-            return [(each, (None, None)) for each in await self._of_engine(name, metric)]
-        return await self._of_service(name, metric)
+    def sums(self) -> list[TimeSeriesSum]:
+        if not self.ranked.groups:
+            return []
+        return metric_sum(self.name, self.metric.unit, list(self.ranked.sums.values()))
 
-    async def _of_service(self, name: str, metric: Metric) -> list[tuple[TimeSeries, Group]]:
-        if metric.form == "counts":
-            return await self._counts(name, metric)
-        read = repository.histograms if metric.form == "quantiles" else repository.sums
-        rows = await read(self._session, self._asked, metric.columns)
-        made: list[tuple[TimeSeries, Group]] = []
-        for group in sorted(rows, key=_order(rows, metric)):
-            for each in self._made(name, metric, rows[group]):
-                made.append((each, group))
+
+@dataclass(frozen=True, slots=True)
+class FoundSeries:
+    """What an answer consists of, in the order of the metrics (the engine's made already).
+    `looked`: the steps in which anybody looked; in the others nothing is known, in these nothing is
+    zero."""
+
+    asked: Asked
+    limit: int
+    looked: frozenset[int]
+    metrics: Sequence[Found | list[TimeSeries]]
+    targets: Targets
+
+    def answer(self) -> TimeSeriesAnswer:
+        """The series of all metrics, of each at most `limit`, the largest group first."""
+        window = self.asked.window
+        made = TimeSeriesAnswer(
+            start=window.start_s,
+            end=window.end_s,
+            step_s=window.step_s,
+            times=list(window.times),
+            known_until=None,
+            total=0,
+            series=[],
+            sums=[],
+        )
+        for found in self.metrics:
+            if isinstance(found, Found):
+                made.total = max(made.total, found.total)
+                made.series += self._series(found)[: self.limit]
+                made.sums += found.sums()
+            else:
+                made.total = max(made.total, len(found))
+                made.series += found[: self.limit]
+                made.sums += sums(found)
         return made
 
-    def _made(
-        self, name: str, metric: Metric, steps: Mapping[int, Mapping[str, Any]]
-    ) -> list[TimeSeries]:
-        column = metric.columns[0]
+    def _series(self, found: Found) -> list[TimeSeries]:
+        maker, made = Maker(self.asked.window, self.looked), []
+        for group, steps in found.groups.items():
+            target_ms = self.targets.of(found.name, group, self.asked.tenant_id)
+            for each in maker.series(found.name, found.metric, steps):
+                each.target_ms = target_ms
+                each.tenant_id = group.tenant_id or None
+                each.tenant_name = self.targets.name(group.tenant_id)
+                each.service_class = group.service_class
+                each.kind = group.kind or each.kind
+                made.append(each)
+        return made
+
+
+class Maker:
+    """Makes series of steps. `looked` as `FoundSeries` has it."""
+
+    def __init__(self, window: Window, looked: frozenset[int]) -> None:
+        self._places = range(len(window.times))
+        self._looked = looked
+
+    def series(self, name: str, metric: Metric, steps: Steps) -> list[TimeSeries]:
+        """Of one group of a metric of service."""
         if metric.form == "part":
-            return [self._part(name, metric, steps)]
+            return [self.part(name, metric, steps)]
         if metric.form == "quantiles":
-            counted = self._numbers(lambda at: sum(steps[at][column]), steps)
-            return [
-                TimeSeries(
-                    metric=name,
-                    unit=metric.unit,
-                    kind=kind,
-                    values=[
-                        quantile_ms(steps[at][column], part) if at in steps else None
-                        for at in self._places
-                    ],
-                    counts=counted,
-                )
-                for kind, part in QUANTILES.items()
-            ]
-        values = self._filled({at: float(row[column]) for at, row in steps.items()})
+            return self._quantiles(name, metric, steps)
+        column = COUNT if metric.form == "counts" else metric.columns[0]
+        values = self.filled({at: float(row[column]) for at, row in steps.items()})
         return [TimeSeries(metric=name, unit=metric.unit, values=values)]
 
-    def _part(
-        self, name: str, metric: Metric, steps: Mapping[int, Mapping[str, Any]]
-    ) -> TimeSeries:
+    def _quantiles(self, name: str, metric: Metric, steps: Steps) -> list[TimeSeries]:
+        column = metric.columns[0]
+        counted = self._numbers(lambda at: sum(steps[at][column]), steps)
+        return [
+            TimeSeries(
+                metric=name,
+                unit=metric.unit,
+                kind=kind,
+                values=[
+                    quantile_ms(steps[at][column], part) if at in steps else None
+                    for at in self._places
+                ],
+                counts=counted,
+            )
+            for kind, part in QUANTILES.items()
+        ]
+
+    def part(self, name: str, metric: Metric, steps: Steps) -> TimeSeries:
         of, whole = metric.columns
         met = self._numbers(lambda at: steps[at][of], steps)
         promised = self._numbers(lambda at: steps[at][whole], steps)
@@ -147,63 +195,23 @@ class Reader:
             promised=promised,
         )
 
-    async def _counts(self, name: str, metric: Metric) -> list[tuple[TimeSeries, Group]]:
-        rows = await repository.counts(self._session, self._asked, metric.columns[0])
-        if name == "errors":
-            rows = {key: steps for key, steps in rows.items() if key[1] >= "400"}
-        return [
-            (
-                TimeSeries(
-                    metric=name,
-                    unit=metric.unit,
-                    kind=kind,
-                    values=self._filled({at: float(count) for at, count in steps.items()}),
-                ),
-                group,
-            )
-            for (group, kind), steps in sorted(
-                rows.items(), key=lambda item: -sum(item[1].values())
-            )
-        ]
-
-    async def _of_engine(self, name: str, metric: Metric) -> list[TimeSeries]:
-        if metric.form == "counts":
-            named = await repository.engine_counts(self._session, self.window, metric.columns[0])
-            return [
-                TimeSeries(
-                    metric=name,
-                    unit=metric.unit,
-                    kind=kind,
-                    values=self._filled({at: float(count) for at, count in steps.items()}),
-                )
-                for kind, steps in sorted(named.items())
-            ]
-        columns = dict.fromkeys((*metric.columns, "ready"))
-        rows = await repository.engine_rows(self._session, self.window, columns)
-        if metric.form == "part":
-            return [self._part(name, metric, rows)]
+    def levels(self, name: str, metric: Metric, steps: Steps) -> list[TimeSeries]:
+        """Of a metric of the engine, one series a column."""
+        kinds = metric.kinds or (None,) * len(metric.columns)
         return [
             TimeSeries(
                 metric=name,
                 unit=metric.unit,
                 kind=kind,
-                values=[_level(rows.get(at), column, metric) for at in self._places],
+                values=[_level(steps.get(at), column, metric) for at in self._places],
             )
-            for column, kind in zip(
-                metric.columns, metric.kinds or (None,) * len(metric.columns), strict=True
-            )
+            for column, kind in zip(metric.columns, kinds, strict=True)
         ]
 
-    @property
-    def _places(self) -> range:
-        return range(len(self.window.times))
-
-    def _filled(self, steps: Mapping[int, float]) -> list[float | None]:
+    def filled(self, steps: Mapping[int, float]) -> list[float | None]:
         return [steps.get(at, 0.0 if at in self._looked else None) for at in self._places]
 
-    def _numbers(
-        self, number: Callable[[int], Any], steps: Mapping[int, Mapping[str, Any]]
-    ) -> list[int]:
+    def _numbers(self, number: Callable[[int], Any], steps: Steps) -> list[int]:
         return [int(number(at)) if at in steps else 0 for at in self._places]
 
 
@@ -211,73 +219,81 @@ async def looked(session: AsyncSession, window: Window) -> frozenset[int]:
     return frozenset(await repository.engine_rows(session, window, ["samples"]))
 
 
-async def answer(
+def fitting(limit: int, window: Window, metrics: Collection[str]) -> int:
+    """How many series of each metric an answer may have."""
+    return max(1, min(limit, POINTS_MAX // (len(window.times) * max(1, len(metrics)))))
+
+
+async def find(
     session: AsyncSession,
     asked: Asked,
     metrics: Mapping[str, Metric],
     limit: int,
     steps: frozenset[int],
-) -> TimeSeriesAnswer:
-    """The series of all metrics, of each at most `limit`."""
-    reader = Reader(session, asked, steps)
-    made = TimeSeriesAnswer(
-        start=asked.window.start_s,
-        end=asked.window.end_s,
-        step_s=asked.window.step_s,
-        times=list(asked.window.times),
-        known_until=None,
-        total=0,
-        series=[],
-        sums=[],
-    )
-    shown: list[tuple[TimeSeries, Group]] = []
+) -> FoundSeries:
+    """Reads the rows of the groups that are shown alone: the database ranks and counts all, and
+    adds them up."""
+    found: list[Found | list[TimeSeries]] = []
+    groups: set[Group] = set()
     for name, metric in metrics.items():
-        found = await reader.series(name, metric)
-        made.total = max(made.total, len(found))
-        made.sums += sums([each for each, _ in found])
-        shown += found[:limit]
-    await _name(session, shown, asked.tenant_id)
-    made.series = [each for each, _ in shown]
-    return made
+        if metric.of_engine:
+            found.append(await _of_engine(session, Maker(asked.window, steps), asked, name))
+            continue
+        ranked = await repository.ranked(
+            session, asked, metric, -(-limit // metric.series_of_group)
+        )
+        rows = await repository.steps_of(session, asked, metric, ranked)
+        found.append(Found(name, metric, ranked, rows))
+        groups |= rows.keys()
+    known = await targets(session, groups, asked.tenant_id)
+    return FoundSeries(asked, limit, steps, found, known)
 
 
-async def _name(
-    session: AsyncSession, shown: Sequence[tuple[TimeSeries, Group]], only: str | None
-) -> None:
-    """Whose each is, and what was promised. `only`: all are this tenant's."""
-    ids = {tenant_id for _, (tenant_id, _) in shown} | {only}
-    known = await targets(session, {each for each in ids if each})
-    for each, group in shown:
-        each.target_ms = known.of(each.metric, group, only)
-        each.tenant_id = group[0] or None
-        each.tenant_name = known.name(group[0])
-        each.service_class = group[1]
+async def _of_engine(
+    session: AsyncSession, maker: Maker, asked: Asked, name: str
+) -> list[TimeSeries]:
+    metric, window = ADMIN_METRICS[name], asked.window
+    if metric.form == "counts":
+        named = await repository.engine_counts(session, window, metric.columns[0])
+        return [
+            TimeSeries(
+                metric=name,
+                unit=metric.unit,
+                kind=kind,
+                values=maker.filled({at: float(count) for at, count in steps.items()}),
+            )
+            for kind, steps in sorted(named.items())
+        ]
+    columns = dict.fromkeys((*metric.columns, "ready"))
+    rows = await repository.engine_rows(session, window, columns)
+    if metric.form == "part":
+        return [maker.part(name, metric, rows)]
+    return maker.levels(name, metric, rows)
 
 
 def sums(series: Sequence[TimeSeries]) -> list[TimeSeriesSum]:
-    """Of each metric of `series` that can be summed, in their order."""
-    by_metric: dict[str, list[TimeSeries]] = defaultdict(list)
-    for each in series:
-        by_metric[each.metric].append(each)
-    found = []
-    for metric, own in by_metric.items():
-        unit = own[0].unit
-        if unit == "part":
-            met = sum(sum(each.met or ()) for each in own)
-            promised = sum(sum(each.promised or ()) for each in own)
-            value = met / promised if promised else None
-            found.append(
-                TimeSeriesSum(metric=metric, unit=unit, value=value, met=met, promised=promised)
-            )
-        elif unit in ("count", "tokens"):
-            known = [value for each in own for value in each.values if value is not None]
-            value = sum(known) if known else None
-            found.append(TimeSeriesSum(metric=metric, unit=unit, value=value))
-    return found
+    """Of a metric of the engine, if it can be summed."""
+    if not series:
+        return []
+    first = series[0]
+    if first.unit == "part":
+        numbers = [sum(sum(each.met or ()) for each in series)]
+        numbers.append(sum(sum(each.promised or ()) for each in series))
+        return metric_sum(first.metric, first.unit, numbers)
+    known = [value for each in series for value in each.values if value is not None]
+    return metric_sum(first.metric, first.unit, [sum(known)] if known else [])
 
 
-def of_tenant(asked: Asked, tenant_id: str) -> Asked:
-    return replace(asked, tenant_id=tenant_id)
+def metric_sum(name: str, unit: Unit, numbers: Sequence[float]) -> list[TimeSeriesSum]:
+    """`numbers`: one, or of a part its numerator and denominator; empty: not known."""
+    if unit == "part":
+        met, promised = map(int, numbers)
+        value = met / promised if promised else None
+        return [TimeSeriesSum(metric=name, unit=unit, value=value, met=met, promised=promised)]
+    if unit in ("count", "tokens"):
+        value = float(numbers[0]) if numbers else None
+        return [TimeSeriesSum(metric=name, unit=unit, value=value)]
+    return []
 
 
 def _level(row: Mapping[str, Any] | None, column: str, metric: Metric) -> float | None:
@@ -286,21 +302,3 @@ def _level(row: Mapping[str, Any] | None, column: str, metric: Metric) -> float 
     if metric.form == "mean":
         return float(row[column]) / row["ready"] if row["ready"] else None
     return float(row[column])
-
-
-def _order(
-    rows: Mapping[Group, Mapping[int, Mapping[str, Any]]], metric: Metric
-) -> Callable[[Group], tuple[float, ...]]:
-    """The largest first; of parts those that missed most."""
-
-    def size(group: Group) -> tuple[float, ...]:
-        steps = rows[group].values()
-        if metric.form == "part":
-            of, whole = metric.columns
-            promised = sum(row[whole] for row in steps)
-            return (-(promised - sum(row[of] for row in steps)), -promised)
-        if metric.form == "quantiles":
-            return (-sum(sum(row[metric.columns[0]]) for row in steps),)
-        return (-sum(float(row[metric.columns[0]]) for row in steps),)
-
-    return size

@@ -45,6 +45,7 @@ from tenora_platform.inference.tokenising import (
     tokenised,
 )
 from tenora_platform.inference.transcripts import transcript_of
+from tenora_platform.large_answers import large_answer
 from tenora_platform.paging import Asked
 from tenora_platform.registry import repository
 from tenora_platform.registry.resolver import model_not_found
@@ -63,13 +64,15 @@ _STREAMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", response_model=ModelList)
 async def list_models(
     state: State, tenant: InferenceTenant, q: Asked = None, limit: ModelLimit = None
-) -> ModelList:
+) -> Response:
     """List the base model, then the tenant's usable adapters by name. A key that is restricted to
     certain models sees only those."""
-    return ModelList(data=await _models(state, tenant, q, limit))
+    cards = await _models(state, tenant, q, limit)
+    made = partial(ModelList, data=cards)
+    return await large_answer(state.large_answers, tenant.tenant_id, made, items=len(cards))
 
 
 @router.get("/v1/models/{model:path}")

@@ -21,7 +21,7 @@ from tenora_platform.usage.ids import event_text, request_text
 Form = Literal["openmeter", "lago"]
 EVENT_TYPE = "tenora.usage"
 OCCUPANCY_TYPE = "tenora.occupancy"
-_BATCH = 2000
+_BATCH = 250
 
 _SERIES = """
   s.tenant_id, s.kind, s.model, s.adapter_id, s.adapter_digest, s.api_key_id, s.plan,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from sqlalchemy import ColumnElement, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.db import in_slices
 from tenora_platform.errors import BadRequestError
 from tenora_platform.registry.ranks import Values
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
@@ -63,8 +66,13 @@ async def _by_values(
 ) -> Sequence[AdapterRow]:
     """Sorted here: most of what is sorted has no sum, and a join of the two takes PostgreSQL, which
     cannot know how many there are, seconds for thousands of adapters."""
-    ids = (await session.scalars(select(AdapterRow.id).where(*_wanted(tenant_id, q)))).all()
-    ranked = sorted(ids, key=lambda each: (values.get(each, 0), each), reverse=order.descending)
+    query = select(AdapterRow.id).where(*_wanted(tenant_id, q))
+    ids = [each async for (each,) in in_slices(session, query)]
+
+    def place(adapter_id: str) -> tuple[int | Decimal, str]:
+        return values.get(adapter_id, 0), adapter_id
+
+    ranked = await asyncio.to_thread(sorted, ids, key=place, reverse=order.descending)
     begin = 0
     if after is not None:
         if after not in ranked:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
 from tenora_engine.adapters.identity import config_key, draft_key, weights_key
+from tenora_platform.db import in_slices
 from tenora_platform.paging import having
 from tenora_platform.registry.tables import (
     AdapterAliasRow,
@@ -209,7 +210,7 @@ async def servable_versions(
     )
     if names is not None:
         query = query.where(AdapterRow.name.in_(names))
-    return [(name, version) for name, version in await session.execute(query)]
+    return [(name, version) async for name, version in in_slices(session, query)]
 
 
 async def pending_versions(session: AsyncSession, limit: int) -> Sequence[AdapterVersionRow]:

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.billing.tables import PriceVersionRow
+from tenora_platform.db import in_slices
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.usage.sums import AMOUNTS
 from tenora_platform.usage.tables import UsageDayRow, UsageHourRow, UsageSeriesRow
@@ -124,7 +125,7 @@ async def requests_by_adapter(
         .where(row.tenant_id == tenant_id, row.hour >= since)
         .group_by(row.series_id)
     )
-    return {each: int(key) for each, key in await session.execute(_by_adapter(summed))}
+    return {each: int(key) async for each, key in in_slices(session, _by_adapter(summed))}
 
 
 async def cost_by_adapter(session: AsyncSession, tenant_id: str, since: date) -> dict[str, Decimal]:
@@ -135,8 +136,7 @@ async def cost_by_adapter(session: AsyncSession, tenant_id: str, since: date) ->
         .where(row.tenant_id == tenant_id, row.day >= since)
         .group_by(row.series_id)
     )
-    found = await session.execute(_by_adapter(summed))
-    return {each: key for each, key in found}  # noqa: C416 - rows are no pairs
+    return {each: key async for each, key in in_slices(session, _by_adapter(summed))}
 
 
 def _by_adapter(by_series: Select[Any, Any]) -> Select[Any, Any]:

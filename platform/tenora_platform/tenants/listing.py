@@ -3,6 +3,7 @@ them spent in a month. What is spent in different currencies is never added."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform import paging
 from tenora_platform.billing.tables import PriceVersionRow
+from tenora_platform.db import in_slices
 from tenora_platform.tenants.ranks import AMOUNT, Days, Ranks
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.tables import UsageDayRow
@@ -107,18 +109,19 @@ async def _by_value(
 ) -> list[TenantRow]:
     """Those that have none come as 0; of equals by id."""
     _, descending = paging.split(chosen.sort)
-    ids = await session.scalars(_filtered(select(TenantRow.id), chosen))
+    query = _filtered(select(TenantRow.id), chosen)
+    ids = [each async for (each,) in in_slices(session, query)]
 
     def place(tenant_id: str) -> tuple[Decimal, str]:
         return values.get(tenant_id, _NOTHING), tenant_id
 
-    places = sorted(map(place, ids), reverse=descending)
+    places = await asyncio.to_thread(lambda: sorted(map(place, ids), reverse=descending))
     if after is not None:
         last = place(after)
         places = [each for each in places if (each < last if descending else each > last)]
     wanted = [tenant_id for _, tenant_id in places[: limit + 1]]
-    query = select(TenantRow).where(TenantRow.id == any_(literal(wanted, ARRAY(Text))))
-    rows = {row.id: row for row in await session.scalars(query)}
+    shown = select(TenantRow).where(TenantRow.id == any_(literal(wanted, ARRAY(Text))))
+    rows = {row.id: row for row in await session.scalars(shown)}
     return [rows[each] for each in wanted if each in rows]
 
 

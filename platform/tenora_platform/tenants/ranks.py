@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ARRAY, ColumnElement, Integer, Select, any_, func, literal, select
 
 from tenora_platform.billing.tables import PriceVersionRow
-from tenora_platform.db import Database
+from tenora_platform.db import Database, in_slices
 from tenora_platform.remembered import Remembered
 from tenora_platform.usage.sums import AMOUNTS
 from tenora_platform.usage.tables import UsageDayRow
@@ -77,7 +77,7 @@ class Ranks:
             if currency:
                 nos = select(PriceVersionRow.no).where(PriceVersionRow.currency == currency)
                 query = _spent(days, list(await session.scalars(nos)))
-            return dict((await session.execute(query)).all())
+            return {tenant: value async for tenant, value in in_slices(session, query)}
 
 
 def _requests(days: Days) -> Select[*tuple[Any, ...]]:

@@ -3,16 +3,17 @@ comes from it does not grow with the number of groups."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import reduce
 from itertools import chain
 from operator import add
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, String, func, select, union_all
+from sqlalchemy import ColumnElement, Select, String, func, select, union, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.usage.reading import (
@@ -55,6 +56,38 @@ async def greatest(
     if not others:
         return None, None
     return [tuple(zip(key_columns(window), row[:-1], strict=True)) for row in rows], others
+
+
+async def group_counts(
+    session: AsyncSession, window: Window, edges: Sequence[Summed]
+) -> Counter[datetime]:
+    """How many groups each bucket has."""
+    found = Counter(bucket for bucket, _ in {(each.bucket, each.group) for each in edges})
+    keys = key_columns(window).values()
+    bucket = "bucket"
+    rows = [part.rows(window, part.begin.label(bucket), *keys) for part in parts(window)]
+    if rows:
+        of_window = union(*rows).subquery()
+        of_bucket = of_window.c[bucket]
+        query = select(of_bucket, func.count()).group_by(of_bucket)
+        for begin, count in await session.execute(query):
+            found[begin.astimezone(UTC)] += count
+    return found
+
+
+async def widest(session: AsyncSession, window: Window) -> str | None:
+    """What the window is grouped by that has the most values."""
+    keys = key_columns(window)
+    rows = [
+        part.rows(window, *(each.label(name) for name, each in keys.items()))
+        for part in parts(window)
+    ]
+    if not rows:
+        return None
+    of_window = union(*rows).subquery()
+    query = select(*(func.count(of_window.c[name].distinct()) for name in keys))
+    counts = (await session.execute(query)).one()
+    return max(zip(counts, keys, strict=True))[1]
 
 
 def merged(sums: Iterable[Summed], kept: Sequence[Keys] | None) -> list[Summed]:

@@ -4,7 +4,7 @@ left of a window at its ends from the events themselves. No decisions, no commit
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Literal
@@ -13,11 +13,13 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     Date,
+    DateTime,
     FromClause,
     Integer,
     Numeric,
     Select,
     and_,
+    cast,
     column,
     func,
     literal,
@@ -26,9 +28,10 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.price_lists import METERS, PriceList
-from tenora_platform.billing.rating import Billable, Rating, rate_again
+from tenora_platform.billing.rating import Billable, Rating, exact_sum, rate_again
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.billing.tables import PriceVersionRow
+from tenora_platform.db import in_slices
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.records import held_billable, stored_billable
@@ -48,6 +51,7 @@ Keys = tuple[tuple[str, Any], ...]
 _MIDNIGHT = time(tzinfo=UTC)
 _FREE = Decimal(0)
 _MEASURED = (*COUNTS, *METERS)
+_RATED_AT_ONCE = 50  # events: 5 ms
 OTHERS: Keys = (("others", None),)
 """All groups that are not among the kept ones, as one."""
 
@@ -88,6 +92,10 @@ class Summed:
     quantity: int
     amount: Decimal
 
+    def plus(self, other: Summed) -> Summed:
+        amount = exact_sum((self.amount, other.amount))
+        return replace(self, quantity=self.quantity + other.quantity, amount=amount)
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -113,6 +121,13 @@ class Part:
     row: type[UsageDayRow | UsageHourRow]
     bucket: Any  # of such a row
     conditions: tuple[ColumnElement[bool], ...]
+
+    @property
+    def begin(self) -> ColumnElement[Any]:
+        """The bucket's first moment, whichever table's."""
+        if self.row is UsageHourRow:
+            return cast(self.bucket, DateTime(timezone=True))
+        return func.timezone("UTC", cast(self.bucket, DateTime))
 
     def rows(self, window: Window, *columns: Any) -> Select[Any]:
         """These columns of the rows, their series and, where groups need them, adapters."""
@@ -220,7 +235,7 @@ async def _stored(
     first = 2 + len(groups)
     costs = first + len(_MEASURED)
     found = []
-    for row in await session.execute(query):
+    async for row in in_slices(session, query):
         begin, group, currency = row[0], row[1 : first - 1], row[first - 1]
         at = begin if isinstance(begin, datetime) else datetime.combine(begin, _MIDNIGHT)
         if kept is None:
@@ -279,12 +294,18 @@ def _with_adapters(query: Select[Any], window: Window) -> Select[Any]:
 async def of_edges(session: AsyncSession, window: Window) -> list[Summed]:
     """Of the parts of hours at the window's ends."""
     of = pieces(window.start, window.end, by_day=window.unit != "hour")
-    return [each for span in of.events async for each in _of_events(session, window, span)]
+    found: dict[tuple[datetime, Keys, str | None, str], Summed] = {}
+    for span in of.events:
+        async for each in _of_events(session, window, span):
+            key = (each.bucket, each.group, each.currency, each.meter)
+            found[key] = found[key].plus(each) if key in found else each
+    return list(found.values())
 
 
 async def _of_events(session: AsyncSession, window: Window, span: Span) -> AsyncIterator[Summed]:
     """What the sums would have of these few."""
-    lists = {price.no: price for price in await price_lists(session)}
+    tenants = None if window.tenant_id is None else [window.tenant_id]
+    lists = {price.no: price for price in await price_lists(session, tenants=tenants)}
     own = key_columns(window)
     for of, ended in (
         (UsageEventRow, UsageEventRow.event_time),
@@ -299,7 +320,8 @@ async def _of_events(session: AsyncSession, window: Window, span: Span) -> Async
             query = query.where(of.tenant_no == tenant_no(window.tenant_id))
         elif not window.internal:
             query = query.where(of.tenant_no.not_in(internal_numbers()))
-        for row, series, *group in await session.execute(_with_adapters(query, window)):
+        query = _with_adapters(query, window)
+        async for row, series, *group in in_slices(session, query, rows=_RATED_AT_ONCE):
             event, sequence = _billable(row, series)
             rating = rating_of(lists, event, row.price_version_no, row.positions)
             bucket = floor(event.event_time, window.unit)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.budgets.true_up import last_corrections
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import BadRequestError
+from tenora_platform.large_answers import large_answer
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.reconciliation.repository import last_done, last_round
 from tenora_platform.reconciliation.schemas import CanaryRound, Run
@@ -21,9 +22,9 @@ from tenora_platform.usage.schemas import Bucket, CostPage, Reconciliation, Usag
 from tenora_platform.usage.service import (
     ADMIN_GROUPS,
     TENANT_GROUPS,
-    cost_page,
+    find_costs,
+    find_usage,
     make_query,
-    usage_page,
 )
 from tenora_platform.usage.service import (
     Query as UsageQuery,
@@ -120,28 +121,36 @@ TenantQuery = Annotated[UsageQuery, Depends(tenant_query)]
 AdminQuery = Annotated[UsageQuery, Depends(admin_query)]
 
 
-@router.get("/v1/usage")
+@router.get("/v1/usage", response_model=UsagePage)
 async def get_usage(
     state: State, tenant: UsageTenant, query: TenantQuery, shape: UsageShape
-) -> UsagePage:
+) -> Response:
     """Get the tokens of finished sequences by time bucket, cached and uncached prompt tokens
-    separately."""
+    separately. A page has at most 10,000 results, and so may have fewer buckets than `limit`."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
-        return await usage_page(session, query, shape)
+        found = await find_usage(session, query, shape)
+    return await large_answer(state.large_answers, tenant.tenant_id, found.page)
 
 
-@router.get("/v1/costs")
-async def get_costs(state: State, tenant: UsageTenant, query: TenantQuery) -> CostPage:
+@router.get("/v1/costs", response_model=CostPage)
+async def get_costs(state: State, tenant: UsageTenant, query: TenantQuery) -> Response:
     """Get the cost of usage, as exact decimal strings. Events without a price are counted
-    separately."""
+    separately. A page has at most 10,000 results, and so may have fewer buckets than `limit`."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
-        return await cost_page(session, query)
+        found = await find_costs(session, query)
+    return await large_answer(state.large_answers, tenant.tenant_id, found.page)
 
 
-@router.get("/admin/v1/usage", dependencies=[Depends(require_role(*MONEY_READERS))])
-async def get_all_usage(session: AdminSession, query: AdminQuery, shape: UsageShape) -> UsagePage:
+@router.get(
+    "/admin/v1/usage",
+    response_model=UsagePage,
+    dependencies=[Depends(require_role(*MONEY_READERS))],
+)
+async def get_all_usage(state: State, query: AdminQuery, shape: UsageShape) -> Response:
     """As /v1/usage, over all tenants; `group_by` may also contain `tenant`."""
-    return await usage_page(session, query, shape)
+    async with state.db.admin_session() as session:
+        found = await find_usage(session, query, shape)
+    return await large_answer(state.large_answers, None, found.page)
 
 
 @router.get("/admin/v1/reconciliation", dependencies=[Depends(require_role(*MONEY_READERS))])
@@ -159,7 +168,13 @@ async def get_reconciliation(session: AdminSession, state: State) -> Reconciliat
     return found
 
 
-@router.get("/admin/v1/costs", dependencies=[Depends(require_role(*MONEY_READERS))])
-async def get_all_costs(session: AdminSession, query: AdminQuery) -> CostPage:
+@router.get(
+    "/admin/v1/costs",
+    response_model=CostPage,
+    dependencies=[Depends(require_role(*MONEY_READERS))],
+)
+async def get_all_costs(state: State, query: AdminQuery) -> Response:
     """As /v1/costs, over all tenants; `group_by` may also contain `tenant`."""
-    return await cost_page(session, query)
+    async with state.db.admin_session() as session:
+        found = await find_costs(session, query)
+    return await large_answer(state.large_answers, None, found.page)

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, func, literal_column, select, text
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.db import in_slices
 from tenora_platform.tenants.tables import PlanRow, TenantRow
 from tenora_platform.waits.tables import (
     GapMinuteRow,
@@ -30,6 +31,7 @@ GROUPS: Mapping[Group, ColumnElement[Any]] = {
     "other": WaitMinuteRow.other.expression,
 }
 POINTS_MAX = 300
+WAITS_MAX = 10_000
 
 
 @dataclass(frozen=True)
@@ -66,23 +68,56 @@ class Known:
     weight: float
 
 
+@dataclass(frozen=True)
+class AllWaited:
+    """The most seconds first; of all of them how many there are, and their seconds."""
+
+    most: Sequence[Waited]
+    total: int
+    seconds: float
+
+
 async def waited(
     session: AsyncSession, start: datetime, end: datetime, groups: Sequence[Group]
-) -> list[Waited]:
-    """Whole minutes that begin in [start, end), the one of `start` included; most seconds first."""
+) -> AllWaited:
+    """Whole minutes that begin in [start, end), the one of `start` included; of the groups that
+    waited at all, WAITS_MAX at most."""
     columns = [GROUPS[name] for name in groups]
     seconds = func.sum(WaitMinuteRow.seconds)
     query = (
-        select(*columns, seconds, func.sum(WaitMinuteRow.sequences))
+        select(
+            *columns,
+            seconds,
+            func.sum(WaitMinuteRow.sequences),
+            func.count().over(),
+            func.sum(seconds).over(),
+        )
         .where(WaitMinuteRow.minute >= _minute(start), WaitMinuteRow.minute < end)
+        .group_by(*columns)
+        .having(seconds > 0)
         .order_by(seconds.desc(), *columns)
+        .limit(WAITS_MAX)
     )
-    if columns:
-        query = query.group_by(*columns)
-    return [
-        Waited(dict(zip(groups, found, strict=True)), summed or 0.0, sequences or 0)
-        for *found, summed, sequences in await session.execute(query)
-    ]
+    most, total, all_s = [], 0, 0.0
+    async for *found, summed, sequences, count, sum_s in in_slices(session, query):
+        most.append(Waited(dict(zip(groups, found, strict=True)), summed, sequences))
+        total, all_s = count, sum_s
+    return AllWaited(most, total, all_s)
+
+
+async def waited_for_others(
+    session: AsyncSession, start: datetime, end: datetime
+) -> dict[tuple[str, str], float]:
+    """By class and tenant, of all that waited, the seconds that other tenants were the cause of."""
+    others = func.sum(WaitMinuteRow.seconds).filter(WaitMinuteRow.other != "")
+    query = (
+        select(WaitMinuteRow.class_, WaitMinuteRow.waiter, func.coalesce(others, 0.0))
+        .where(WaitMinuteRow.minute >= _minute(start), WaitMinuteRow.minute < end)
+        .group_by(WaitMinuteRow.class_, WaitMinuteRow.waiter)
+    )
+    return {
+        (class_, waiter): seconds async for class_, waiter, seconds in in_slices(session, query)
+    }
 
 
 async def served(session: AsyncSession, start: datetime, end: datetime) -> list[Served]:
@@ -94,7 +129,7 @@ async def served(session: AsyncSession, start: datetime, end: datetime) -> list[
         .group_by(ShareMinuteRow.served, ShareMinuteRow.class_)
         .order_by(service.desc(), ShareMinuteRow.served)
     )
-    return [Served(*found) for found in await session.execute(query)]
+    return [Served(*found) async for found in in_slices(session, query)]
 
 
 async def gaps(session: AsyncSession, start: datetime, end: datetime) -> list[Gap]:
@@ -122,7 +157,7 @@ async def known(session: AsyncSession, tenants: Iterable[str]) -> dict[str, Know
         .join(PlanRow, PlanRow.name == TenantRow.plan)
         .where(TenantRow.id.in_(set(tenants)))
     )
-    return {id_: Known(name, weight) for id_, name, weight in await session.execute(query)}
+    return {id_: Known(name, weight) async for id_, name, weight in in_slices(session, query)}
 
 
 async def causes_of(session: AsyncSession, request: UUID) -> dict[int, dict[str, float]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.large_answers import large_answer
 from tenora_platform.operators.roles import READERS
-from tenora_platform.state import AdminSession, TenantSession
+from tenora_platform.state import AdminSession, State, TenantSession
 from tenora_platform.times import QueryTime
 from tenora_platform.waits.schemas import Fairness, NamedRequestWaits, RequestWaits, WaitList
 from tenora_platform.waits.service import (
@@ -32,9 +33,9 @@ Start = Annotated[
 End = Annotated[QueryTime | None, Query(description="End of the period (exclusive); default: now")]
 
 
-@router.get("/admin/v1/waits", dependencies=OPERATORS)
+@router.get("/admin/v1/waits", response_model=WaitList, dependencies=OPERATORS)
 async def list_waits(
-    session: AdminSession,
+    state: State,
     start: Start = None,
     end: End = None,
     group_by: Annotated[
@@ -45,17 +46,23 @@ async def list_waits(
             "tenant,cause,other",
         ),
     ] = None,
-) -> WaitList:
+) -> Response:
     """List who waited, and because of whom or what, in seconds."""
     groups = checked_groups(group_by)
-    return await wait_list(session, *checked_range(start, end), groups)
+    range_ = checked_range(start, end)
+    async with state.db.admin_session() as session:
+        made = await wait_list(session, *range_, groups)
+    return await large_answer(state.large_answers, None, made)
 
 
-@router.get("/admin/v1/fairness", dependencies=OPERATORS)
-async def get_fairness(session: AdminSession, start: Start = None, end: End = None) -> Fairness:
+@router.get("/admin/v1/fairness", response_model=Fairness, dependencies=OPERATORS)
+async def get_fairness(state: State, start: Start = None, end: End = None) -> Response:
     """Get service against weight by class and tenant, and the service gap beside its proven
     bound."""
-    return await fairness(session, *checked_range(start, end))
+    range_ = checked_range(start, end)
+    async with state.db.admin_session() as session:
+        made = await fairness(session, *range_)
+    return await large_answer(state.large_answers, None, made)
 
 
 @router.get("/v1/requests/{request_id}/waits")

@@ -29,13 +29,15 @@ class WaitView(BaseModel):
 
 
 class WaitList(BaseModel):
-    """Whole minutes: those that begin in the range, and the one that contains `start`."""
+    """Whole minutes: those that begin in the range, and the one that contains `start`. The most
+    seconds come first; `seconds` and `total` are of all waits, of which 10,000 are listed."""
 
     object: Literal["waits"] = "waits"
     start: datetime
     end: datetime
     group_by: list[str]
     seconds: float
+    total: int
     data: list[WaitView]
 
 

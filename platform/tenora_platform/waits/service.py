@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -14,7 +15,7 @@ from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.receipts import repository as requests
 from tenora_platform.receipts.repository import Request
 from tenora_platform.waits import reading
-from tenora_platform.waits.reading import GROUPS, Group, Known
+from tenora_platform.waits.reading import GROUPS, AllWaited, Group, Known
 from tenora_platform.waits.schemas import (
     Cause,
     ClassFairness,
@@ -62,10 +63,21 @@ def checked_groups(text: str | None) -> tuple[Group, ...]:
 
 async def wait_list(
     session: AsyncSession, start: datetime, end: datetime, groups: tuple[Group, ...]
-) -> WaitList:
+) -> Callable[[], WaitList]:
+    """What makes it."""
     found = await reading.waited(session, start, end, groups)
-    ids = {each.groups.get(name, "") for each in found for name in ("tenant", "other")}
+    ids = {each.groups.get(name, "") for each in found.most for name in ("tenant", "other")}
     names = await reading.known(session, ids)
+    return partial(_wait_list, found, names, start, end, groups)
+
+
+def _wait_list(
+    found: AllWaited,
+    names: Mapping[str, Known],
+    start: datetime,
+    end: datetime,
+    groups: tuple[Group, ...],
+) -> WaitList:
     data = [
         WaitView(
             tenant_id=each.groups.get("tenant"),
@@ -77,39 +89,49 @@ async def wait_list(
             seconds=each.seconds,
             sequences=each.sequences,
         )
-        for each in found
-        if each.seconds > 0
+        for each in found.most
     ]
     return WaitList(
         start=start,
         end=end,
         group_by=list(groups),
-        seconds=sum(each.seconds for each in found),
+        seconds=found.seconds,
+        total=found.total,
         data=data,
     )
 
 
-async def fairness(session: AsyncSession, start: datetime, end: datetime) -> Fairness:
-    """Classes in which anything was served or waited."""
+async def fairness(session: AsyncSession, start: datetime, end: datetime) -> Callable[[], Fairness]:
+    """What makes it: classes in which anything was served or waited."""
     service: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for each in await reading.served(session, start, end):
         service[each.class_][each.tenant] = each.service
-    behind: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for wait in await reading.waited(session, start, end, ("tenant", "class", "other")):
-        groups = wait.groups
-        others_s = wait.seconds if groups["other"] else 0.0
-        behind[groups["class"]][groups["tenant"]] += others_s
+    behind: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    waited = await reading.waited_for_others(session, start, end)
+    for (class_, tenant), seconds in waited.items():
+        behind[class_][tenant] = seconds
     gaps: defaultdict[str, list[GapPoint]] = defaultdict(list)
     for gap in await reading.gaps(session, start, end):
         gaps[gap.class_].append(GapPoint(at=gap.at, gap_tokens=gap.gap, bound_tokens=gap.bound))
     tenants = {key for found in (*service.values(), *behind.values()) for key in found}
     names = await reading.known(session, tenants)
+    return partial(_fairness, start, end, service, behind, gaps, names)
+
+
+def _fairness(
+    start: datetime,
+    end: datetime,
+    service: Mapping[str, Mapping[str, float]],
+    behind: Mapping[str, Mapping[str, float]],
+    gaps: Mapping[str, list[GapPoint]],
+    names: Mapping[str, Known],
+) -> Fairness:
     classes = [
         ClassFairness(
             class_=name,
-            service_tokens=round(sum(service[name].values())),
-            tenants=_shares(service[name], behind[name], names),
-            gaps=gaps[name],
+            service_tokens=round(sum(service.get(name, {}).values())),
+            tenants=_shares(service.get(name, {}), behind.get(name, {}), names),
+            gaps=gaps.get(name, []),
         )
         for name in sorted({*service, *behind, *gaps})
     ]
