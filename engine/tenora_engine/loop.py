@@ -37,8 +37,8 @@ COMMANDS_S = 0.01
 class EngineLoop:
     """Runs one Engine. Commands may come from any thread and are carried out between steps; each
     returns a Future, set on the engine's thread before any event which follows from it is handed
-    out. Tenants' requests and their aborts take turns, each tenant's in the order in which they came;
-    what forgets comes after all that came before it.
+    out. Tenants' requests and their aborts take turns, each tenant's in the order in which they
+    came; what forgets comes after all that came before it.
 
     `on_events` gets every non-empty batch of events; however the loop ends, what was in flight then
     ends in the last of them. `on_stopped` is called once, after that, with what killed the loop or

@@ -4,7 +4,9 @@ environment's names for its options, not what is kept there."""
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -21,6 +23,10 @@ _PREFIXES = {
 }
 _FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only")
 _TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes", "timeout", "connect_timeout")
+_HTTP = re.compile(
+    r"https?://(?:[!-~]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?"
+    r"(?:/[^\s\"<>\\^`{|}\x00-\x1f\x7f-\U0010ffff]*)?"
+)
 _ENDPOINTS = ("ENDPOINT", "ENDPOINT_URL", "ENDPOINT_URL_S3", "STORAGE_ENDPOINT")
 
 
@@ -56,11 +62,17 @@ def _check_endpoints(url: str) -> None:
 
 
 def _is_http(url: str) -> bool:
+    """Whether the library reads it as one: it strips nothing, and knows no odd hosts."""
+    if not _HTTP.fullmatch(url):
+        return False
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host, port = parts.hostname or "", parts.port
+        if host.rpartition(".")[2].isdigit() or ":" in host:
+            ip_address(host)
     except ValueError:
         return False
+    return bool(host) and port != 0
 
 
 def _said(url: str) -> Any:

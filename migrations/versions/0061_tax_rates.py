@@ -49,6 +49,7 @@ def upgrade() -> None:
         sa.Column("no", sa.BigInteger, sa.Identity(always=True), primary_key=True),
         sa.Column("tenant_id", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
         sa.Column("since", sa.Date, nullable=False),
+        sa.Column("noted_on", sa.Date, nullable=False, server_default=today),
         sa.Column("tax_name", sa.Text, nullable=False),
         sa.Column("tax_rate", sa.Numeric(7, 4)),
     )

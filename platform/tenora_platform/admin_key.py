@@ -40,6 +40,17 @@ def first_admin_key(settings: Settings, urls: DatabaseUrls, secret: ServerSecret
     where somebody has administered this database before: then the key was lost, not absent."""
     if has_admin_key(settings, urls):
         return None
+    return _made_for(settings, urls, secret)
+
+
+def one_more_admin_key(settings: Settings, urls: DatabaseUrls, secret: ServerSecret) -> str:
+    """A key made here, beside others that were. Raises SecretLostError, as `first_admin_key`."""
+    if _read(settings):
+        return make_admin_key(settings, secret)
+    return _made_for(settings, urls, secret)
+
+
+def _made_for(settings: Settings, urls: DatabaseUrls, secret: ServerSecret) -> str:
     if _says(urls, _WAS_USED):
         raise SecretLostError(
             "There is no admin key, but this database has been administered with one: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import httpx
 import msgspec
 from pydantic import SecretStr
 
-from tenora_platform.admin_key import make_admin_key
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.output import terminal
 from tenora_platform.cli.run import base_url
@@ -35,17 +35,17 @@ class DemoAdapter:
     folder: Path
 
 
-def prepare_demo(settings: Settings) -> Settings:
-    """Settings with an admin key that this start can use and show, remembered in the data
-    directory (`admin_key`, readable by its owner only)."""
+def kept_admin_key(settings: Settings, made: Callable[[], str]) -> Settings:
+    """Settings with an admin key that this start can use and show, kept in the data directory
+    (`admin_key`, readable by its owner only). `made` makes one where there is none."""
     if settings.admin_key is not None:
         return settings
-    remembered = settings.data_dir / "admin_key"
+    kept = settings.data_dir / "admin_key"
     # One that is not text can be replaced: its hash is all that is kept of it elsewhere.
-    key = remembered.read_text(errors="ignore").strip() if remembered.exists() else ""
+    key = kept.read_text(errors="ignore").strip() if kept.exists() else ""
     if not key:
-        key = make_admin_key(settings, settings.server_secret())
-        write_private(remembered, key + "\n")
+        key = made()
+        write_private(kept, key + "\n")
     return settings.model_copy(update={"admin_key": SecretStr(key)})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,15 @@ from sqlalchemy.exc import OperationalError
 
 from api_harness import ADMIN_KEY, Api, running_api
 from platform_fixtures import MakeApi, Servers
-from tenora_platform.admin_key import first_admin_key, has_admin_key, make_admin_key
+from tenora_platform.admin_key import (
+    first_admin_key,
+    has_admin_key,
+    make_admin_key,
+    one_more_admin_key,
+)
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
+from tenora_platform.demo import kept_admin_key
 from tenora_platform.installation import Installation
 from tenora_platform.keys import hash_key
 from tenora_platform.secret import SecretLostError
@@ -214,7 +221,10 @@ async def test_lost_admin_keys_are_not_made_anew(
     (bare.data_dir / "admin_keys").unlink()
     with pytest.raises(SecretLostError, match="Restore the file"):
         first_admin_key(bare, urls, servers.secret)
+    with pytest.raises(SecretLostError, match="Restore the file"):
+        kept_admin_key(bare, partial(one_more_admin_key, bare, urls, servers.secret))
     assert not (bare.data_dir / "admin_keys").exists()
+    assert not (bare.data_dir / "admin_key").exists()
     assert first_admin_key(own, urls, servers.secret) is None, "a configured one lets it start"
 
 

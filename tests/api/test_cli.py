@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,13 +20,14 @@ from platform_fixtures import plain_url
 from shell import Listening, run
 from tenora_engine.machine import Machine
 from tenora_kernels import backend
+from tenora_platform.admin_key import make_admin_key
 from tenora_platform.app import openapi_document
 from tenora_platform.cli import run as run_module
 from tenora_platform.cli.adapters import parse_target, reasons
 from tenora_platform.cli.doctor import check_compiler, check_cpus, check_kernels, check_memory
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.run import base_url, with_model
-from tenora_platform.demo import prepare_demo, read_manifest
+from tenora_platform.demo import kept_admin_key, read_manifest
 from tenora_platform.embedded.process import free_port
 from tenora_platform.resources import default_draft_layer, examples_folder
 from tenora_platform.settings import Settings, parse_size
@@ -257,7 +259,8 @@ def test_targets() -> None:
 
 def test_the_demo_remembers_its_admin_key(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    first, again = prepare_demo(settings), prepare_demo(settings)
+    made = partial(make_admin_key, settings, settings.server_secret())
+    first, again = kept_admin_key(settings, made), kept_admin_key(settings, made)
     assert first.admin_key is not None
     assert first.admin_key == again.admin_key
     assert (tmp_path / "admin_key").stat().st_mode & 0o777 == 0o600

@@ -294,8 +294,24 @@ def test_no_log_shows_an_object_stores_password(
     assert MARK not in said
 
 
+NO_ADDRESSES = [
+    *("http://", "http://a b", "http://127.0.0.1:1/a b", " http://127.0.0.1:9"),
+    *("http://127.0.0.1:9\n", "http://a%20b", "http://m\u00fcnchen", "http://a\\b", "http://{a}:9"),
+    *('http://a/"', "http://a/<", "http://a|b", "http://a^b", "http://300.300.300.300"),
+    *("http://[::1", "http://host:0", "http://host:99999"),
+]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "https://s3.example.com", "http://[::1]:9"])
+def test_an_address_of_a_store_is_taken(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    open_remote("s3://bucket", timeout_s=1)
+
+
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
-@pytest.mark.parametrize("url", [f"http://u:{MARK}/x@127.0.0.1:9", MARK, "ftp://host", "http://"])
+@pytest.mark.parametrize(
+    "url", [f"http://u:{MARK}/x@127.0.0.1:9", MARK, "ftp://host", *NO_ADDRESSES]
+)
 def test_a_store_whose_address_is_no_url_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str, url: str
 ) -> None:

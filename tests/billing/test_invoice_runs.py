@@ -492,20 +492,31 @@ async def test_prices_and_parties_are_kept_as_they_were(books: InvoiceBooks) -> 
 
 
 async def test_a_month_has_the_tax_of_its_last_day(books: InvoiceBooks) -> None:
-    """Whatever the tax is when the invoice is made; the first of all applies to what was before it,
-    and one that was recorded later for an earlier day corrects the others."""
+    """Whatever the tax is when the invoice is made. The first of all applies to what was before it,
+    unless it was announced for later; one that is recorded for an earlier day corrects others."""
     change = "update billing_profiles set tax_rate = :rate, tax_since = :since"
 
-    async def made() -> tuple[str, str]:
+    async def made() -> tuple[str | None, str]:
         (row,) = (await books.run(draft=True)).made
-        return row.terms["tax_rate"], f"{row.tax:f}"
+        return row.terms.get("tax_rate"), f"{row.tax:f}"
 
     await books.use(DAY, "100")
-    await books.execute("insert into billing_profiles (tenant_id, name) values (:tenant, 'Buyer')")
-    month_later = DAY.replace(day=1) + timedelta(days=45)
-    await books.execute(change, rate=Decimal(19), since=month_later)
-    assert await made() == ("19", "19.00")
-    await books.execute(change, rate=Decimal(21), since=month_later + timedelta(days=1))
-    assert await made() == ("19", "19.00")
+    later = datetime.now(UTC).date() + timedelta(days=400)
+    await books.execute(
+        "insert into billing_profiles (tenant_id, name, tax_name, tax_rate, tax_since) "
+        "values (:tenant, 'Buyer', 'VAT', 30, :since)",
+        since=later,
+    )
+    assert await made() == (None, "0.00"), "announced for later"
+    month_after = DAY.replace(day=1) + timedelta(days=45)
+    await books.execute(change, rate=Decimal(21), since=month_after)
+    assert await made() == (None, "0.00")
     await books.execute(change, rate=Decimal(7), since=DAY)
     assert await made() == ("7", "7.00")
+
+
+async def test_the_first_tax_was_only_recorded_late(books: InvoiceBooks) -> None:
+    await books.use(date(2026, 10, 5), "100")
+    await books.tax("19")
+    (row,) = (await books.run(OCTOBER, draft=True)).made
+    assert (row.terms["tax_rate"], f"{row.tax:f}") == ("19", "19.00")

@@ -13,7 +13,13 @@ import pytest
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.grammar.checker import Checker
-from tenora_engine.grammar.counts import check_counts, has_expressions, least_of, lowered
+from tenora_engine.grammar.counts import (
+    check_counts,
+    counted_characters,
+    followed,
+    has_expressions,
+    least_of,
+)
 from tenora_engine.grammar.guide import Vocabulary
 from tenora_engine.grammar.reasons import sentence_of
 from tenora_engine.request import Grammar
@@ -47,7 +53,7 @@ def at(schema: dict[str, Any]) -> dict[str, Any]:
 
 PLACE = "#/anyOf/1/properties/a/b"
 KEYWORDS = [
-    ("minLength", 10_000),
+    ("minLength", 2_000),
     *(
         (name + what, 1_000_000)
         for name in ("min", "max")
@@ -66,19 +72,74 @@ def test_each_keyword_is_refused_by_its_name(keyword: str, limit: int) -> None:
         assert "smaller" in str(refused.value)
 
 
-@pytest.mark.parametrize("length", [10_001, 65_535, 1e30])
-def test_a_string_may_be_as_long_as_can_be_followed_whatever_its_maximum(length: float) -> None:
-    """Schemas as people have them say 65,535: what is shorter keeps that too."""
+@pytest.mark.parametrize("length", [2_001, 65_535, 1e30])
+def test_a_large_maximum_is_not_followed(length: float) -> None:
+    """Schemas as people have them say 65,535. A string without a maximum takes no states."""
     schema = at({"type": "string", "maxLength": length, "minLength": 3})
     check_counts("json_schema", json.dumps(schema))
-    kept = json.loads(lowered("json_schema", json.dumps(schema)))
-    assert kept == at({"type": "string", "maxLength": 10_000, "minLength": 3})
+    kept = json.loads(followed("json_schema", json.dumps(schema)))
+    assert kept == at({"type": "string", "minLength": 3})
     call = f'start: "x" %json {json.dumps(schema)} "y" a\na: %json{json.dumps(at(INT))}'
-    made = lowered("grammar", call)
+    made = followed("grammar", call)
     assert made == f'start: "x" %json {json.dumps(kept)} "y" a\na: %json{json.dumps(at(INT))}'
-    below = json.dumps(at({"maxLength": 10_000}))
-    assert lowered("json_schema", below) == below
-    assert lowered("regex", "a{3}") == "a{3}"
+    below = json.dumps(at({"maxLength": 2_000}))
+    assert followed("json_schema", below) == below
+    assert followed("regex", "a{3}") == "a{3}"
+
+
+def test_what_must_come_is_added_up() -> None:
+    """The states are those of the whole answer."""
+    strings = {name: {"type": "string", "minLength": 700} for name in "abc"}
+    with pytest.raises(ValueError, match=r"^minLength at .* is 2100; the maximum is 2000"):
+        check_counts("json_schema", json.dumps({"type": "object", "properties": strings}))
+
+
+@pytest.mark.parametrize("of", ["examples/0", "default", "const", "enum/1"])
+def test_a_value_that_a_reference_leads_into_is_a_schema(of: str) -> None:
+    name = of.partition("/")[0]
+    hostile = {"type": "string", "minLength": 10**8}
+    value = [INT, hostile] if "/" in of else hostile
+    schema = {"$ref": f"#/{of}", name: value}
+    with pytest.raises(ValueError, match="minLength"):
+        check_counts("json_schema", json.dumps(schema))
+    check_counts("json_schema", json.dumps({"type": "object", name: value}))
+
+
+def test_a_schema_behind_what_only_looks_like_one_is_looked_at() -> None:
+    hostile = json.dumps({"type": "string", "minLength": 10**6})
+    for before in ('start: q | "%json {x"\nq: ', "// %json {\nstart: "):
+        with pytest.raises(ValueError, match="minLength"):
+            check_counts("grammar", f"{before}%json {hostile}")
+
+
+@pytest.mark.parametrize("odd", [[1], 7, "x", None])
+def test_odd_patterns_are_the_librarys_to_refuse(odd: object) -> None:
+    check_counts("json_schema", json.dumps({"patternProperties": odd}))
+
+
+def test_minima_are_found_behind_references_and_in_all_of_several() -> None:
+    long = {"type": "string", "minLength": 500}
+    schemas = [
+        {"$ref": "#/$defs/a~1b", "$defs": {"a/b": long}},
+        {"allOf": [{"type": "string"}, long]},
+        {"type": "object", "properties": {"a": long}, "required": ["a"] * 40},
+    ]
+    for schema in schemas:
+        assert 500 <= least_of(json.dumps(schema)).num_bytes <= 510, schema
+    around = {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}
+    assert not least_of(json.dumps(around))
+
+
+def test_characters_that_are_counted_are_added_up() -> None:
+    schema = {
+        "a": {"maxLength": 100},
+        "b": {"minLength": 5, "maxLength": 50_000},
+        "c": {"pattern": "^a{7}$"},
+    }
+    text = json.dumps({"properties": schema})
+    assert counted_characters("json_schema", text) == 100 + 5 + 7
+    assert counted_characters("grammar", f"start: %json {text}") == 112
+    assert counted_characters("regex", "(a{3}){4}") == 12
 
 
 @pytest.mark.parametrize(
@@ -188,7 +249,7 @@ def test_tools_are_held_to_the_same(make: Any, strict: bool, checker: Checker) -
     assert refused.value.param == "tools"
 
 
-LARGE = {"type": "string", "minLength": 10_000, "maxLength": 10_000}
+LARGE = {"type": "string", "minLength": 2_000, "maxLength": 2_000}
 AT_THE_LIMIT = {
     "characters": Grammar("json_schema", json.dumps(LARGE)),
     "items": Grammar("json_schema", json.dumps({"type": "array", "items": INT, "minItems": 10**6})),

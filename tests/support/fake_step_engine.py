@@ -177,6 +177,9 @@ class FakeStepEngine:
     def announce(self, request: GenerationRequest) -> None:
         """Its steps are short."""
 
+    def sender_of(self, request_id: str) -> str | None:
+        """It knows no tenants."""
+
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         self._forgotten += 1 + 100 * device_only
 

@@ -18,7 +18,7 @@ from functools import cache
 from typing import IO, Any
 
 from tenora_engine.errors import GrammarsUnavailableError, InvalidRequestError
-from tenora_engine.grammar.counts import check_counts, lowered
+from tenora_engine.grammar.counts import check_counts, followed
 from tenora_engine.grammar.limits import (
     CHECK_MEMORY_BYTES,
     ITEM_SEPARATOR,
@@ -166,7 +166,7 @@ def compile_text(kind: str, text: str) -> str:
     from llguidance import LLMatcher, grammar_from
 
     check_counts(kind, text)
-    text = lowered(kind, text)
+    text = followed(kind, text)
     if kind == "json_schema":
         made = LLMatcher.grammar_from_json_schema(
             text,

@@ -27,7 +27,12 @@ from tenora_engine.errors import (
 from tenora_engine.fair_cache import FairCache
 from tenora_engine.grammar.checker import NICENESS, Checker, GrammarCostError
 from tenora_engine.grammar.closing import hints_of
-from tenora_engine.grammar.counts import has_expressions, least_of
+from tenora_engine.grammar.counts import (
+    CACHED_CHARACTERS_MAX,
+    counted_characters,
+    has_expressions,
+    least_of,
+)
 from tenora_engine.grammar.guide import (
     SLOW_S,
     TENANT_ALLOWANCES,
@@ -313,8 +318,12 @@ class GrammarCompiler:
             return self._vocabulary
 
     def _keep(self, key: Key, made: Guide | Refusal) -> None:
-        """Keep it; what goes is of a tenant beyond its share, least recently used first."""
-        namespace = key[0]
+        """Keep it; what goes is of a tenant beyond its share, least recently used first. One that
+        counts many characters goes with those who follow it: their states are its own."""
+        namespace, kind, text = key
+        counts_many = counted_characters(kind, text) > CACHED_CHARACTERS_MAX
+        if isinstance(made, Guide) and counts_many:
+            return
         if key not in self._compiled:
             self._cached[namespace] += 1
         for gone in self._compiled.put(key, made, namespace):

@@ -24,9 +24,9 @@ without, but never a run of them, of which a weak model would find no end."""
 CHECK_MEMORY_BYTES = 512 * 1024**2  # address space of the process that compiles a grammar first
 
 
-PLAIN_STATES = 100_000
+PLAIN_STATES = 50_000
 """Lexer states where a schema brings no expressions of its own, and they come by the characters
-that an answer has: 400 bytes each, so that 42 MB are the most."""
+that an answer has: 400 bytes each, so that 20 MB are the most."""
 
 
 def parser_limits(*, is_plain: bool = False) -> Any:  # llguidance.LLParserLimits

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 
 from tenora_engine.errors import QueueFullError
+from tenora_engine.grammar.counts import counted_characters
 from tenora_engine.request import GenerationRequest
 
 PROMPT_TOKEN_BYTES = 52
@@ -17,6 +18,8 @@ TOKEN_BYTES = 40  # a number and its place, in a prediction or a list of ids
 RULE_BYTES = 96  # a token's bias
 REQUEST_BYTES = 4096  # its objects, events and records
 SEQUENCE_BYTES = 2048  # more of each sequence
+STATES_BYTES = 1800  # of a lexer, for a character that a grammar counts
+CHARACTERS_OF_TOKEN = 5
 TENANT_SHARE = 4  # a tenant has at most this part of the bound, whatever others have
 HARD_LIMIT = 2  # bounds together, where many tenants are within their shares
 
@@ -27,8 +30,12 @@ def request_bytes(request: GenerationRequest) -> int:
     num_ids = len(request.prediction_token_ids) + len(sampling.stop_token_ids)
     num_ids += len(sampling.allowed_token_ids or ()) + sum(map(len, sampling.bad_words))
     text = sum(len(key) + len(value) for key, value in request.context.items())
+    states = 0
     if sampling.grammar is not None:
-        text += len(sampling.grammar.text)
+        grammar = sampling.grammar
+        text += len(grammar.text)
+        counted = counted_characters(grammar.kind, grammar.text)
+        states = STATES_BYTES * min(counted, CHARACTERS_OF_TOKEN * sampling.max_tokens)
     return (
         REQUEST_BYTES
         + SEQUENCE_BYTES * sampling.n
@@ -36,6 +43,7 @@ def request_bytes(request: GenerationRequest) -> int:
         + TOKEN_BYTES * num_ids
         + RULE_BYTES * len(sampling.logit_bias)
         + 4 * text  # as characters of several bytes, or twice
+        + states
     )
 
 

@@ -87,8 +87,15 @@ class Witness:
     async def problems(self, session: AsyncSession) -> list[str]:
         """Entries that were copied and are not there, or are others by now. Nothing where there is
         no copy."""
-        copied = await self._read((await identity(session)).id)
-        return list((await self._missing(session, copied)).values())
+        own = (await identity(session)).id
+        copy = await self._sealed()
+        if copy is not None and copy.database != own:
+            return [
+                f"the copy of the audit chains' ends is of the database {copy.database}, not of "
+                f"{own}: it is another, or its identity was modified (`tenora store adopt` accepts)"
+            ]
+        ends = {} if copy is None else copy.ends
+        return list((await self._missing(session, ends)).values())
 
     def _lost(self, copied: Mapping[str, _End], kept: Mapping[str, Kept]) -> dict[str, str]:
         """By chain, what is wrong with ends in the database."""
@@ -130,22 +137,26 @@ class Witness:
             return
 
     async def _read(self, own: str) -> dict[str, _End]:
-        """Empty where there is none of this database's. One that is not sealed by us says nothing,
-        and is replaced."""
+        """Empty where there is none of this database's."""
+        copy = await self._sealed()
+        return copy.ends if copy is not None and copy.database == own else {}
+
+    async def _sealed(self) -> _Copy | None:
+        """Of whichever database. One that is not sealed by us says nothing, and is replaced."""
         try:
             result = await obstore.get_async(self._objects, OBJECT)
             if result.meta["size"] == 0:  # a folder's store cannot read that
                 raise msgspec.DecodeError
             copy = msgspec.json.decode(bytes(await result.bytes_async()), type=_Copy)
         except FileNotFoundError:
-            return {}
+            return None
         except (msgspec.MsgspecError, UnicodeDecodeError):
             _log.error("copy of the audit chains' ends is unreadable")
-            return {}
+            return None
         if not hmac.compare_digest(copy.seal, self._seal(copy.database, copy.ends)):
             _log.error("copy of the audit chains' ends was modified")
-            return {}
-        return copy.ends if copy.database == own else {}
+            return None
+        return copy
 
     def _seal(self, database: str, ends: Mapping[str, _End]) -> str:
         content = msgspec.json.encode([database, sorted(ends.items())])

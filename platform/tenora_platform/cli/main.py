@@ -99,10 +99,10 @@ def up(settings: Settings) -> None:
     """Run the platform and, on the first start, make two demo tenants with their adapters."""
     from tenora_platform.cli.checks import check_folders
     from tenora_platform.cli.run import run_platform
-    from tenora_platform.demo import prepare_demo, show_demo
+    from tenora_platform.demo import kept_admin_key, show_demo
 
     check_folders(settings)  # the demo's key is kept there
-    run_platform(prepare_demo(settings), show_demo)
+    run_platform(settings, show_demo, kept_admin_key)
 
 
 def check(settings: Settings, *, whole_store: bool = False) -> None:

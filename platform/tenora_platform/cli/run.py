@@ -10,13 +10,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 
 import httpx
 from rich.console import Console
 
 from tenora_engine.model.default_model import default_model_folder, ensure_default_model
-from tenora_platform.admin_key import first_admin_key
+from tenora_platform.admin_key import first_admin_key, one_more_admin_key
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.cli.checks import (
     check_address,
@@ -42,17 +43,22 @@ from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
 WhenReady = Callable[[Settings], Awaitable[None]]
+KeepKey = Callable[[Settings, Callable[[], str]], Settings]
+"""Settings with an admin key to show; the second makes one, which may raise SecretLostError."""
 
 
-def run_platform(settings: Settings, when_ready: WhenReady) -> None:
+def run_platform(
+    settings: Settings, when_ready: WhenReady, keep_key: KeepKey | None = None
+) -> None:
     """Serve until Ctrl-C or SIGTERM. `when_ready` is awaited beside it once requests can be
-    served. Raises CliError, EmbeddedServerError, DatabaseSetupError or EngineError."""
+    served; `keep_key` keeps an admin key for every start, where only the first shows one. Raises
+    CliError, EmbeddedServerError, DatabaseSetupError or EngineError."""
     configure_logging(settings.log_level)
     check_address(settings.host, settings.port)
     check_device(settings)
     check_model_folder(settings)
     with ended_by_signals():
-        _run(settings, when_ready)
+        _run(settings, when_ready, keep_key)
 
 
 @contextmanager
@@ -70,7 +76,7 @@ def take_signals() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def _run(settings: Settings, when_ready: WhenReady) -> None:
+def _run(settings: Settings, when_ready: WhenReady, keep_key: KeepKey | None) -> None:
     console = terminal()
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     check_folders(settings)
@@ -84,6 +90,8 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
         installation = Installation(ready.installation)
         urls = database_urls(ready.database_url, secret, installation)
         prepare_database(urls)
+        if keep_key is not None:
+            ready = keep_key(ready, partial(one_more_admin_key, ready, urls, secret))
         if (key := first_admin_key(ready, urls, secret)) is not None:
             console.print(f"tenora: admin key (shown once, keep it): {key}")
         claim_servers(settings, secret)

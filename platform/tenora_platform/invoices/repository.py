@@ -86,14 +86,15 @@ async def profile(
 
 
 async def tax_on(session: AsyncSession, tenant_id: str, day: date) -> TenantTaxRow | None:
-    """The tax in force on a day, as it was last recorded; before the first of all, that one. None:
-    there never was any."""
+    """The tax in force on a day, as it was last recorded. Before the first of all, that one, if it
+    was in force when it was recorded: then it was only late. None: no tax."""
     row = TenantTaxRow
     of_tenant = select(row).where(row.tenant_id == tenant_id)
     in_force = of_tenant.where(row.since <= day).order_by(row.no.desc()).limit(1)
     found: TenantTaxRow | None = await session.scalar(in_force)
     if found is None:
-        found = await session.scalar(of_tenant.order_by(row.no).limit(1))
+        first = await session.scalar(of_tenant.order_by(row.no).limit(1))
+        found = first if first is not None and first.since <= first.noted_on else None
     return found
 
 

@@ -30,6 +30,7 @@ from tenora_platform.invoices.lines import LineKind
 from tenora_platform.usage.tables import Measures
 
 _Time = DateTime(timezone=True)
+_TODAY = text("(now() AT TIME ZONE 'UTC')::date")
 _Money = Numeric(38, 12)
 
 
@@ -65,7 +66,7 @@ class BillingProfileRow(_Party, Base):
     tax_name: Mapped[str] = mapped_column(Text, server_default="")
     tax_rate: Mapped[Decimal | None] = mapped_column(Numeric(7, 4))  # percent
     tax_since: Mapped[date] = mapped_column(  # the first day on which it applies
-        Date, server_default=text("(now() AT TIME ZONE 'UTC')::date")
+        Date, server_default=_TODAY
     )
 
 
@@ -78,6 +79,7 @@ class TenantTaxRow(Base):
     no: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
     since: Mapped[date] = mapped_column(Date)
+    noted_on: Mapped[date] = mapped_column(Date, server_default=_TODAY)
     tax_name: Mapped[str] = mapped_column(Text)
     tax_rate: Mapped[Decimal | None] = mapped_column(Numeric(7, 4))  # percent; NULL: no tax
 
