@@ -498,7 +498,7 @@ async def test_a_month_has_the_tax_of_its_last_day(books: InvoiceBooks) -> None:
 
     async def made() -> tuple[str | None, str]:
         (row,) = (await books.run(draft=True)).made
-        return row.terms.get("tax_rate"), f"{row.tax:f}"
+        return row.terms.get("tax_rate"), f"{row.tax:.2f}"
 
     await books.use(DAY, "100")
     later = datetime.now(UTC).date() + timedelta(days=400)

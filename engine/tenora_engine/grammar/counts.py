@@ -169,9 +169,9 @@ def _refers_to_values(schema: Any) -> bool:
     return False
 
 
-def _check_schema(schema: Any, place: str) -> None:
+def _check_schema(schema: Any, root: str) -> None:
     least = 0
-    for node, place in _nodes(schema, place):
+    for node, place in _nodes(schema, root):
         for keyword, limit in _LIMITS.items():
             count = node.get(keyword)
             if isinstance(count, int | float) and count > limit:
