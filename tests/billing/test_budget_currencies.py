@@ -20,6 +20,7 @@ from tenora_engine.events import UsageRecord
 from tenora_platform.auth import Caps, TenantContext
 from tenora_platform.billing.price_lists import PriceList, Prices, Scope
 from tenora_platform.budgets.accounts import NO_CURRENCY, Budget, budgets_of
+from tenora_platform.budgets.alerts import AccountAlerts
 from tenora_platform.budgets.credit import credit_of
 from tenora_platform.budgets.fallback import LocalBooks
 from tenora_platform.budgets.hold import BudgetHold
@@ -371,5 +372,23 @@ async def test_a_hard_account_budget_says_when_it_does_not_bind(api: Api, plan: 
         "USD",
         False,
     )
-    assert (Decimal(listed["spent"]), listed["state"]) == (4, "hard")
+    assert (Decimal(listed["spent"]), listed["state"]) == (Decimal(4), "hard")
     assert (await ask(api, tenant)).status_code == 200
+    workers = [AccountAlerts(api.state.db) for _ in range(2)]
+    await asyncio.gather(*(each.sweep() for each in workers for _ in range(2)))
+    events = await api.call(tenant.key, "GET", "/v1/events?type=budget.unbound")
+    (told,) = (each["data"] for each in events.json()["data"])
+    assert (told["currency"], told["currencies"]) == ("USD", ["EUR"])
+
+
+async def test_a_budget_that_binds_or_only_tells_is_not_said_to_be_unbound(api: Api) -> None:
+    for hard, then in ((True, "USD"), (False, "EUR")):
+        tenant = await api.new_tenant("bound")
+        await add_prices(api, tenant=tenant.id, currency="USD")
+        body = {"amount": "3", "hard": hard}
+        assert (await api.call(tenant.key, "PUT", "/v1/budget", json=body)).is_success
+        await asyncio.sleep(1.1)
+        await add_prices(api, tenant=tenant.id, currency=then)
+        await AccountAlerts(api.state.db).sweep()
+        events = await api.call(tenant.key, "GET", "/v1/events?type=budget.unbound")
+        assert events.json()["data"] == []
