@@ -347,7 +347,7 @@ def test_a_tenants_own_currency_is_one_in_which_something_is_charged(
     found = prices.currencies_of("t", "p", NOW)
     assert charged <= set(found)
     assert len(set(found)) == len(found)
-    if of_all := prices.choose(Scope(None, "t", None, None), NOW):
+    if of_all := prices.choose(Scope(None, "t", "p", None), NOW):
         assert of_all.scope.tenant_id is None or found[0] == of_all.currency
 
 

@@ -139,8 +139,9 @@ def _generality(scope: Scope) -> tuple[bool, ...]:
     return (
         scope.adapter_id is not None,
         scope.tenant_id is None,
-        scope.plan is None,
+        scope.tenant_id is None and scope.plan is None,
         scope.model is not None,
+        scope.plan is None,
     )
 
 
