@@ -3,19 +3,24 @@ not of credit, not in events, and not in a forecast."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from api_harness import Api, TestTenant
 from price_lists import add_prices, record_of
 from tenant_contexts import plan_terms, tenant_context
 from tenora_engine.events import UsageRecord
 from tenora_platform.auth import Caps, TenantContext
+from tenora_platform.billing.price_lists import PriceList, Prices, Scope
 from tenora_platform.budgets.accounts import NO_CURRENCY, Budget, budgets_of
+from tenora_platform.budgets.alerts import AccountAlerts
 from tenora_platform.budgets.credit import credit_of
 from tenora_platform.budgets.fallback import LocalBooks
 from tenora_platform.budgets.hold import BudgetHold
@@ -236,3 +241,154 @@ def test_a_forecast_of_a_budget_goes_by_its_currency() -> None:
     reached = {name: each and each.reached_on for name, each in by_currency.items()}
     assert reached["EUR"] == at.date()
     assert (reached["USD"], reached["JPY"], reached[None]) == (None, None, None)
+
+
+async def change_of_currency(api: Api, tenant: TestTenant, plan: str, millions: int) -> None:
+    """So many dollars are spent, and then the tenant's prices are in euros."""
+    await add_prices(api, tenant=tenant.id, currency="USD")
+    await use(api, of(tenant, plan, "fake-base", millions))
+    await asyncio.sleep(1.1)  # a list holds from the next second on
+    await add_prices(api, tenant=tenant.id, currency="EUR")
+    api.state.budgets._prices._read_at = -100.0
+
+
+@pytest.mark.parametrize("is_emptied", [False, True])
+async def test_what_was_spent_before_a_plans_prices_changed_is_still_listed(
+    api: Api, plan: str, is_emptied: bool
+) -> None:
+    tenant = await api.new_tenant(plan, plan, limits={"budget": "9"})
+    await change_of_currency(api, tenant, plan, 5)
+    if is_emptied:
+        await api.state.redis.flushall()
+    shown = await limits(api, tenant)
+    assert shown["currency"] == "EUR"
+    for name in ("plan_month", "key_month"):
+        assert spent(shown, name) == {"EUR": 0, "USD": 5}
+    binds = {(each["name"], each["currency"]): each["binds"] for each in shown["budgets"]}
+    assert {each for each, does in binds.items() if does} == {
+        ("plan_month", "EUR"),
+        ("key_month", "EUR"),
+    }
+    costs = (await api.call(tenant.key, "GET", "/v1/costs?bucket=1mo")).json()["data"]
+    assert {each["currency"] for day in costs for each in day["results"]} == {"USD"}
+
+
+async def test_credit_is_listed_by_currency_spent_or_not(api: Api, plan: str) -> None:
+    tenant = await api.new_tenant(plan, plan)
+    path = f"/admin/v1/tenants/{tenant.id}/credits"
+    for millions in (0, 3):
+        if not millions:
+            body = {"amount": "5", "currency": "EUR"}
+            assert (await api.admin("POST", path, json=body)).is_success
+        else:
+            await use(api, of(tenant, plan, "in-euros", millions))
+        shown = await limits(api, tenant)
+        assert shown["credit"] == shown["credits"][0]
+        balances = {each["currency"]: Decimal(each["balance"]) for each in shown["credits"]}
+        assert balances == {"USD": 0, "EUR": 5 - millions}
+        assert {each["name"] for each in shown["budgets"]} <= {"plan_month"}
+    for currency, amount in (("JPY", "7"), ("USD", "2")):
+        body = {"amount": amount, "currency": currency}
+        assert (await api.admin("POST", path, json=body)).is_success
+    shown = await limits(api, tenant)
+    assert shown["credits"][0]["currency"] == "USD"
+    balances = {each["currency"]: Decimal(each["balance"]) for each in shown["credits"]}
+    assert balances == {"USD": 2, "EUR": 2, "JPY": 7}, "nothing is priced in yen"
+
+
+async def test_a_tenant_has_one_own_currency_wherever_it_is_said(api: Api, plan: str) -> None:
+    """Credit, budgets, limits, forecasts and the operator's page: that of its own list."""
+    tenant = await api.new_tenant(plan, plan)
+    await add_prices(api, tenant=tenant.id, model="fake-base", currency="JPY")
+    api.state.budgets._prices._read_at = -100.0
+    path = f"/admin/v1/tenants/{tenant.id}/credits"
+    granted = (await api.admin("POST", path, json={"amount": "5"})).json()
+    budget = (await api.call(tenant.key, "GET", "/v1/budget")).json()
+    forecast = (await api.call(tenant.key, "GET", "/v1/forecast")).json()
+    costs = (await api.admin("GET", f"/admin/v1/costs/tenants?q={tenant.id}")).json()["data"]
+    shown = await limits(api, tenant)
+    said = {
+        granted["currency"],
+        budget["currency"],
+        shown["currency"],
+        shown["credit"]["currency"],
+        *(each["budget"]["currency"] for each in costs if each["budget"]),
+        *([forecast["budget"]["currency"]] if forecast["budget"] else []),
+    }
+    assert said == {"JPY"}
+    assert budget["currencies"] == ["EUR", "JPY", "USD"]
+    assert (await ask(api, tenant)).status_code == 200
+
+
+_SCOPES = st.builds(
+    Scope,
+    st.sampled_from([None, "adapter"]),
+    st.sampled_from([None, "t", "other"]),
+    st.sampled_from([None, "p", "other"]),
+    st.sampled_from([None, "m", "n"]),
+)
+
+
+@given(st.lists(st.tuples(_SCOPES, st.sampled_from(["USD", "EUR", "JPY"])), max_size=6))
+def test_a_tenants_own_currency_is_one_in_which_something_is_charged(
+    made: list[tuple[Scope, str]],
+) -> None:
+    lists = [
+        PriceList(str(no), no, scope, currency, NOW, None, {})
+        for no, (scope, currency) in enumerate(made)
+    ]
+    prices = Prices(lists)
+    charged = {
+        price.currency
+        for adapter in (None, "adapter")
+        for model in ("m", "n", "any")
+        if (price := prices.choose(Scope(adapter, "t", "p", model), NOW))
+    }
+    found = prices.currencies_of("t", "p", NOW)
+    assert charged <= set(found)
+    assert len(set(found)) == len(found)
+    if of_all := prices.choose(Scope(None, "t", "p", None), NOW):
+        assert of_all.scope.tenant_id is None or found[0] == of_all.currency
+
+
+async def test_a_hard_account_budget_says_when_it_does_not_bind(api: Api, plan: str) -> None:
+    tenant = await api.new_tenant(plan, "standard")
+    await add_prices(api, tenant=tenant.id, currency="USD")
+
+    async def shown() -> tuple[bool, bool]:
+        own = (await api.call(tenant.key, "GET", "/v1/budget")).json()
+        assert own["currency"] == "USD"
+        return own["hard"], own["binds"]
+
+    for hard in (False, True):
+        body = {"amount": "3", "hard": hard}
+        assert (await api.call(tenant.key, "PUT", "/v1/budget", json=body)).is_success
+        assert await shown() == (hard, hard)
+    await change_of_currency(api, tenant, "standard", 4)
+    assert await shown() == (True, False)
+    (listed,) = (await limits(api, tenant))["budgets"]
+    assert (listed["name"], listed["currency"], listed["binds"]) == (
+        "account_month",
+        "USD",
+        False,
+    )
+    assert (Decimal(listed["spent"]), listed["state"]) == (Decimal(4), "hard")
+    assert (await ask(api, tenant)).status_code == 200
+    workers = [AccountAlerts(api.state.db) for _ in range(2)]
+    await asyncio.gather(*(each.sweep() for each in workers for _ in range(2)))
+    events = await api.call(tenant.key, "GET", "/v1/events?type=budget.unbound")
+    (told,) = (each["data"] for each in events.json()["data"])
+    assert (told["currency"], told["currencies"]) == ("USD", ["EUR"])
+
+
+async def test_a_budget_that_binds_or_only_tells_is_not_said_to_be_unbound(api: Api) -> None:
+    for hard, then in ((True, "USD"), (False, "EUR")):
+        tenant = await api.new_tenant("bound")
+        await add_prices(api, tenant=tenant.id, currency="USD")
+        body = {"amount": "3", "hard": hard}
+        assert (await api.call(tenant.key, "PUT", "/v1/budget", json=body)).is_success
+        await asyncio.sleep(1.1)
+        await add_prices(api, tenant=tenant.id, currency=then)
+        await AccountAlerts(api.state.db).sweep()
+        events = await api.call(tenant.key, "GET", "/v1/events?type=budget.unbound")
+        assert events.json()["data"] == []

@@ -3920,7 +3920,9 @@ export interface components {
          * AccountBudget
          * @description `amount` is null where no account budget is set; `currency` is then the one a new budget
          *     would have. `spent` is this month's usage in that currency, as in GET /v1/costs. `alerts`: the
-         *     thresholds reached this month. `currencies`: those of the prices in force.
+         *     thresholds reached this month. `currencies`: those of the prices in force. `binds`: requests may
+         *     be refused by it; false where it is not `hard`, and where nothing is priced in its currency any
+         *     more. What is priced in another currency is never refused by it.
          */
         AccountBudget: {
             /**
@@ -3930,6 +3932,11 @@ export interface components {
             alerts: components["schemas"]["ThresholdAlert"][];
             /** Amount */
             amount?: string | null;
+            /**
+             * Binds
+             * @default false
+             */
+            binds: boolean;
             /** Currencies */
             currencies: string[];
             /** Currency */
@@ -3968,7 +3975,7 @@ export interface components {
          * AccountBudgetBody
          * @description Monthly (UTC) budget of the whole account. At each of `thresholds`, percent of
          *     `amount`, an event `budget.alert` tells it. `hard`: beyond `amount`, requests are refused.
-         *     `currency` defaults to that of the prices in force.
+         *     `currency` defaults to the first in which the account is charged.
          */
         AccountBudgetBody: {
             /** Amount */
@@ -4869,13 +4876,16 @@ export interface components {
          * BudgetView
          * @description `held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
          *     `hard` if nothing is left. A cap holds in each currency by itself: `spent` and `held` are the
-         *     amounts in `currency`, which is null while no price list is in force; a currency other than that
-         *     of most prices is listed once something was spent in it. `api_key_id`: the
-         *     key whose budget it is, which may be one that the asking key comes from.
+         *     amounts in `currency`, which is null while no price list is in force; a currency other than the
+         *     first of the tenant's is listed once something was spent in it. `binds` is false where nothing
+         *     is priced in `currency` any more: the budget then refuses no request. `api_key_id`: the key
+         *     whose budget it is, which may be one that the asking key comes from.
          */
         BudgetView: {
             /** Api Key Id */
             api_key_id: string | null;
+            /** Binds */
+            binds: boolean;
             /** Cap */
             cap: string;
             /** Currency */
@@ -5640,8 +5650,8 @@ export interface components {
         /**
          * CreditCreate
          * @description Money that the tenant may spend, until `expires_at` if set: `granted` by the operator, or
-         *     `bought`. `currency` defaults to that of the tenant's price list; the credit pays for usage in
-         *     that currency.
+         *     `bought`. `currency` defaults to the first in which the tenant is charged; the credit pays for
+         *     usage in that currency.
          */
         CreditCreate: {
             /** Amount */
@@ -7218,7 +7228,9 @@ export interface components {
          * LimitsView
          * @description A tenant's plan, its limits, and current usage. `key` is null if the key has no limits of its
          *     own. `local` is true while Redis is not reachable and each process counts on its own.
-         *     `currency` is that of `budget` and of keys' budgets; null while no price list is in force.
+         *     `currency` is the first in which the tenant is charged; null while no price list is in force.
+         *     `credit` is what a tenant that prepays has in that currency; `credits` has every currency, that
+         *     one first.
          *     `adapter_bytes_used` includes open uploads; it and `adapters_used` are null while the database
          *     is not reachable.
          */
@@ -7236,6 +7248,8 @@ export interface components {
             /** Budgets */
             budgets: components["schemas"]["BudgetView"][];
             credit: components["schemas"]["CreditView"] | null;
+            /** Credits */
+            credits: components["schemas"]["CreditView"][];
             /** Currency */
             currency: string | null;
             key: components["schemas"]["KeyLimitsView"] | null;

@@ -17,6 +17,7 @@ export const EVENT_TYPES = [
   "evaluation.failed",
   "rollout.rolled_back",
   "budget.alert",
+  "budget.unbound",
   "budget.soft",
   "budget.hard",
   "key.created",

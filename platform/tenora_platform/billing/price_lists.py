@@ -88,8 +88,12 @@ class Prices:
 
     def __init__(self, lists: Iterable[PriceList] = ()) -> None:
         self._by_scope: dict[Scope, list[PriceList]] = {}
+        self._scopes_of: dict[str | None, list[Scope]] = {}
         for price in sorted(lists, key=lambda each: each.effective_from, reverse=True):
-            self._by_scope.setdefault(price.scope, []).append(price)
+            if price.scope not in self._by_scope:
+                self._by_scope[price.scope] = []
+                self._scopes_of.setdefault(price.scope.tenant_id, []).append(price.scope)
+            self._by_scope[price.scope].append(price)
         self._candidates: dict[Scope, tuple[PriceList, ...]] = {}
 
     @cached_property
@@ -107,23 +111,19 @@ class Prices:
             candidates = self._candidates[scope] = tuple(self._covering(scope))
         return next((price for price in candidates if price.holds_at(at)), None)
 
-    def currency_of(self, tenant_id: str, plan: str, at: datetime) -> str | None:
-        """That of the list which most usage of a tenant of this plan has, if any holds for it."""
-        price = self.choose(Scope(None, tenant_id, plan, None), at)
-        return (
-            price.currency if price else next(iter(self.currencies_of(tenant_id, plan, at)), None)
-        )
-
     def currencies_of(self, tenant_id: str, plan: str, at: datetime) -> list[str]:
         """All in which such a tenant may be charged: of the lists that hold for some of its usage,
-        not of those that a more specific one hides from all of it."""
-        found = set()
-        for scope, lists in self._by_scope.items():
-            if scope.tenant_id in (None, tenant_id) and scope.plan in (None, plan):
-                widest = Scope(scope.adapter_id, tenant_id, plan, scope.model)
-                chosen = self.choose(widest, at)
-                found |= {price.currency for price in lists if price is chosen}
-        return sorted(found)
+        not of those that a more specific one hides from all of it. The first is the tenant's own
+        currency: that of a list for the tenant before its plan's before one for everybody, each
+        before those for one model, and of an adapter's last; of equals the newest."""
+        found: list[PriceList] = []
+        for scope in (*self._scopes_of.get(tenant_id, ()), *self._scopes_of.get(None, ())):
+            if scope.plan in (None, plan):
+                chosen = self.choose(Scope(scope.adapter_id, tenant_id, plan, scope.model), at)
+                found += [price for price in self._by_scope[scope] if price is chosen]
+        found.sort(key=lambda price: price.effective_from, reverse=True)
+        found.sort(key=lambda price: _generality(price.scope))
+        return list(dict.fromkeys(price.currency for price in found))
 
     def _covering(self, usage: Scope) -> Iterator[PriceList]:
         scopes = (
@@ -132,6 +132,17 @@ class Prices:
         )
         for scope in dict.fromkeys(scopes):
             yield from self._by_scope.get(scope, ())
+
+
+def _generality(scope: Scope) -> tuple[bool, ...]:
+    """The least for the list that says most of what a tenant is charged in all."""
+    return (
+        scope.adapter_id is not None,
+        scope.tenant_id is None,
+        scope.tenant_id is None and scope.plan is None,
+        scope.model is not None,
+        scope.plan is None,
+    )
 
 
 def covers(lists: Scope, usage: Scope) -> bool:

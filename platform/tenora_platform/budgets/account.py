@@ -10,8 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
-from tenora_platform.billing.price_lists import Prices
-from tenora_platform.billing.repository import price_lists
+from tenora_platform.billing.currencies import WITHOUT_PRICES, charged_in
 from tenora_platform.budgets.accounts import month_start, next_month
 from tenora_platform.budgets.alerts import ALERT, Standing, standings, tell
 from tenora_platform.budgets.news import SPENT, of_period
@@ -22,8 +21,6 @@ from tenora_platform.errors import BadRequestError
 from tenora_platform.events.tables import EventRow
 from tenora_platform.tenants.repository import get_tenant
 from tenora_platform.usage.service import money
-
-_WITHOUT_PRICES = "USD"
 
 
 async def view(session: AsyncSession, tenant_id: str) -> AccountBudget:
@@ -44,6 +41,7 @@ async def view(session: AsyncSession, tenant_id: str) -> AccountBudget:
         shown.amount = money(row.amount)
         shown.currency = row.currency
         shown.hard = row.hard
+        shown.binds = row.hard and (not currencies or row.currency in currencies)
         shown.thresholds = sorted(row.thresholds)
         shown.spent = money(standing.spent)
         shown.alerts = await _alerts(session, standing)
@@ -114,12 +112,11 @@ async def drop(session: AsyncSession, audit: AuditLog, actor: str, tenant_id: st
 async def _currencies(
     session: AsyncSession, tenant_id: str, now: datetime
 ) -> tuple[list[str], str]:
-    """Those of its prices in force, and the one that most usage has."""
+    """Those of its prices in force, and the tenant's own."""
     tenant = await get_tenant(session, tenant_id)
     plan = "" if tenant is None else tenant.plan
-    prices = Prices(await price_lists(session, now, now, tenants=[tenant_id]))
-    usual = prices.currency_of(tenant_id, plan, now)
-    return prices.currencies_of(tenant_id, plan, now), usual or _WITHOUT_PRICES
+    found = await charged_in(session, tenant_id, plan, now)
+    return sorted(found), next(iter(found), WITHOUT_PRICES)
 
 
 async def _alerts(session: AsyncSession, standing: Standing) -> list[ThresholdAlert]:

@@ -1,22 +1,25 @@
-"""Tells a tenant when its account budget's thresholds are reached: one event for each threshold
-and month, whichever process finds it and however often the budget is rewritten. By the books alone,
+"""Tells a tenant when its account budget's thresholds are reached, and when a hard one refuses
+nothing any more: one event for each threshold and month, whichever process finds it and however
+often the budget is rewritten. By the books alone,
 so that neither a restart nor an emptied Redis tells it again."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 
 import structlog
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.billing.price_book import PriceBook
 from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.budgets.accounts import month_start, next_month
 from tenora_platform.budgets.news import PERCENT, most_told
@@ -25,10 +28,13 @@ from tenora_platform.db import Database
 from tenora_platform.events import repository as events
 from tenora_platform.outages import OWN_FAULT
 from tenora_platform.tenants.ranks import AMOUNT
+from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.service import money
 from tenora_platform.usage.tables import UsageDayRow
 
 ALERT = "budget.alert"
+UNBOUND = "budget.unbound"
+"""A hard budget refuses nothing, because nothing is priced in its currency any more."""
 TICK_S = 1.0
 SWEEP_S = 300.0
 """So often everybody is looked at: who died between booking and telling, and usage that had waited
@@ -66,6 +72,21 @@ class Standing:
         used where more than was told of is spent."""
         amount = f"{money(self.budget.amount)} {self.budget.currency}"
         return f"{self.period} {amount} {threshold}"
+
+    @property
+    def once_unbound(self) -> str:
+        return f"{self.period} {self.budget.currency}"
+
+    def unbound(self, charged: Sequence[str]) -> dict[str, object]:
+        """The event's data; the tenant's prices are in the currencies that it is `charged` in."""
+        return {
+            "budget": "account_month",
+            "period": self.period,
+            "amount": money(self.budget.amount),
+            "currency": self.budget.currency,
+            "spent": money(self.spent),
+            "currencies": sorted(charged),
+        }
 
     def told(self, threshold: int) -> dict[str, object]:
         """The event's data."""
@@ -124,11 +145,23 @@ async def tell(session: AsyncSession, standing: Standing) -> None:
         )
 
 
+async def tell_unbound(session: AsyncSession, standing: Standing, charged: Sequence[str]) -> None:
+    """In the session of the budget's tenant; once in a month."""
+    await events.add(
+        session,
+        tenant_id=standing.budget.tenant_id,
+        type=UNBOUND,
+        once=standing.once_unbound,
+        data=standing.unbound(charged),
+    )
+
+
 class AccountAlerts:
     """Hears who has spent; `run` it in a worker. Several may."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._prices = PriceBook(db)
         self._touched: set[str] = set()
         self._told: set[tuple[str, str]] = set()
 
@@ -183,15 +216,48 @@ class AccountAlerts:
                     if each.budget.updated_at < next_month(month)  # what is set now is for now on
                 ]
         for each in found:
-            tenant_id = each.budget.tenant_id
-            new = {(tenant_id, each.once(threshold)) for threshold in each.reached}
-            if new <= self._told:
-                continue
-            try:
-                async with self._db.tenant_session(tenant_id) as session:  # who listens is told
-                    await tell(session, each)
-            except OWN_FAULT as error:
-                _log.error("budget alert given up", tenant=tenant_id, exc_info=error)
-            if len(self._told) > _TOLD_MAX:
-                self._told.clear()
-            self._told |= new
+            new = {(each.budget.tenant_id, each.once(threshold)) for threshold in each.reached}
+            await self._tell(each, new, partial(tell, standing=each))
+        for each, charged in await self._unbound(found, now):
+            told = partial(tell_unbound, standing=each, charged=charged)
+            await self._tell(each, {(each.budget.tenant_id, f"unbound {each.once_unbound}")}, told)
+
+    async def _unbound(
+        self, found: Iterable[Standing], now: datetime
+    ) -> list[tuple[Standing, list[str]]]:
+        """Those of the present month that refuse nothing, with what the tenant is charged in."""
+        hard = {
+            each.budget.tenant_id: each
+            for each in found
+            if each.budget.hard and each.month == month_start(now)
+        }
+        if not hard:
+            return []
+        prices = await self._prices.lists()
+        async with self._db.admin_session() as session:
+            query = select(TenantRow.id, TenantRow.plan).where(TenantRow.id.in_(list(hard)))
+            plans = [(id_, plan) for id_, plan in await session.execute(query)]
+        charged = {id_: prices.currencies_of(id_, plan, now) for id_, plan in plans}
+        return [
+            (hard[id_], every)
+            for id_, every in charged.items()
+            if every and hard[id_].budget.currency not in every
+        ]
+
+    async def _tell(
+        self,
+        standing: Standing,
+        new: set[tuple[str, str]],
+        told: Callable[[AsyncSession], Awaitable[None]],
+    ) -> None:
+        if new <= self._told:
+            return
+        tenant_id = standing.budget.tenant_id
+        try:
+            async with self._db.tenant_session(tenant_id) as session:  # who listens is told
+                await told(session)
+        except OWN_FAULT as error:
+            _log.error("budget alert given up", tenant=tenant_id, exc_info=error)
+        if len(self._told) > _TOLD_MAX:
+            self._told.clear()
+        self._told |= new

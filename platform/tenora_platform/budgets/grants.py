@@ -6,24 +6,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.tables import PriceVersionRow
+from tenora_platform.billing.currencies import WITHOUT_PRICES, charged_in
 from tenora_platform.budgets.tables import CreditGrantRow, GrantKind
 from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.ids import new_id
 from tenora_platform.ledger.credits import post_grant
 from tenora_platform.ledger.service import Ledger, lock_money
 from tenora_platform.tenants.repository import get_tenant, require_not_erased
-from tenora_platform.tenants.tables import TenantRow
-
-_WITHOUT_PRICES = "USD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What is to be given. `currency` None: that of the tenant's price list."""
+    """What is to be given. `currency` None: the first in which the tenant is charged."""
 
     amount: Decimal
     kind: GrantKind = "granted"
@@ -51,12 +47,13 @@ async def grant_credit(
     if grant.expires_at is not None and grant.expires_at <= now:
         raise BadRequestError("expires_at must be in the future.", param="expires_at")
     tenant.prepaid = True
+    usual = next(iter(await charged_in(session, tenant_id, tenant.plan, now)), WITHOUT_PRICES)
     row = CreditGrantRow(
         id=new_id("credit"),
         tenant_id=tenant_id,
         amount=grant.amount,
         kind=grant.kind,
-        currency=grant.currency or await _currency_of(session, tenant, now),
+        currency=grant.currency or usual,
         expires_at=grant.expires_at,
         note=grant.note,
         created_at=now,
@@ -66,27 +63,3 @@ async def grant_credit(
     await session.refresh(row)
     await post_grant(session, ledger, row)
     return row
-
-
-async def _currency_of(session: AsyncSession, tenant: TenantRow, now: datetime) -> str:
-    """Of the price list in force that most of its usage is likely to have."""
-    row = PriceVersionRow
-    query = (
-        select(row.currency)
-        .where(
-            row.withdrawn_at.is_(None),
-            row.adapter_id.is_(None),
-            row.effective_from <= now,
-            or_(row.effective_to.is_(None), row.effective_to > now),
-            or_(row.tenant_id.is_(None), row.tenant_id == tenant.id),
-            or_(row.plan.is_(None), row.plan == tenant.plan),
-        )
-        .order_by(
-            row.tenant_id.is_(None),
-            row.plan.is_(None),
-            row.model.is_not(None),
-            row.effective_from.desc(),
-        )
-        .limit(1)
-    )
-    return await session.scalar(query) or _WITHOUT_PRICES

@@ -66,6 +66,17 @@ async def amounts_spent(
     )
 
 
+async def currencies_had(session: AsyncSession, tenant_id: str, since: datetime) -> list[str]:
+    """Those of the lists by which anything was charged from that day on, and of credit that was
+    ever granted."""
+    days = select(UsageDayRow.price_version_no).where(
+        UsageDayRow.tenant_id == tenant_id, UsageDayRow.day >= since.date()
+    )
+    charged = select(PriceVersionRow.currency).where(PriceVersionRow.no.in_(days))
+    granted = select(CreditGrantRow.currency).where(CreditGrantRow.tenant_id == tenant_id)
+    return sorted(await session.scalars(charged.union(granted)))
+
+
 async def _by_currency(session: AsyncSession, found: Mapping[int, Decimal]) -> dict[str, Decimal]:
     """Sums of price versions as sums of their currencies; what had no price is in none."""
     query = select(PriceVersionRow.no, PriceVersionRow.currency)

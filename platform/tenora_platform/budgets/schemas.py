@@ -27,9 +27,10 @@ Note = Annotated[
 class BudgetView(BaseModel):
     """`held` is what requests in flight may still cost. `state` is `soft` above the soft limit,
     `hard` if nothing is left. A cap holds in each currency by itself: `spent` and `held` are the
-    amounts in `currency`, which is null while no price list is in force; a currency other than that
-    of most prices is listed once something was spent in it. `api_key_id`: the
-    key whose budget it is, which may be one that the asking key comes from."""
+    amounts in `currency`, which is null while no price list is in force; a currency other than the
+    first of the tenant's is listed once something was spent in it. `binds` is false where nothing
+    is priced in `currency` any more: the budget then refuses no request. `api_key_id`: the key
+    whose budget it is, which may be one that the asking key comes from."""
 
     name: BudgetName
     api_key_id: str | None
@@ -38,10 +39,11 @@ class BudgetView(BaseModel):
     spent: str
     held: str
     state: Literal["ok", "soft", "hard"]
+    binds: bool
     resets_at: datetime | None
 
     @classmethod
-    def of(cls, level: Level) -> BudgetView:
+    def of(cls, level: Level, charged: Sequence[str | None]) -> BudgetView:
         return cls(
             name=level.budget.name,
             api_key_id=level.budget.key_id,
@@ -50,6 +52,7 @@ class BudgetView(BaseModel):
             spent=f"{money_of(level.spent or 0):f}",
             held=f"{money_of(level.held):f}",
             state="hard" if level.reached else "soft" if level.soft else "ok",
+            binds=None in charged or level.budget.currency in charged,
             resets_at=level.budget.resets_at,
         )
 
@@ -76,17 +79,21 @@ class CreditView(BaseModel):
         )
 
 
-def budget_views(levels: Sequence[Level]) -> tuple[list[BudgetView], CreditView | None]:
-    """The budgets, and the credit that is one of them."""
-    credit = next((level for level in levels if level.budget.cap is None), None)
-    budgets = [BudgetView.of(level) for level in levels if level is not credit]
-    return budgets, None if credit is None else CreditView.of(credit)
+def budget_views(
+    levels: Sequence[Level], charged: Sequence[str | None]
+) -> tuple[list[BudgetView], list[CreditView]]:
+    """The budgets, and the credit that is among them, by currency; the tenant is `charged` in
+    these."""
+    return (
+        [BudgetView.of(level, charged) for level in levels if level.budget.cap is not None],
+        [CreditView.of(level) for level in levels if level.budget.cap is None],
+    )
 
 
 class CreditCreate(Body):
     """Money that the tenant may spend, until `expires_at` if set: `granted` by the operator, or
-    `bought`. `currency` defaults to that of the tenant's price list; the credit pays for usage in
-    that currency."""
+    `bought`. `currency` defaults to the first in which the tenant is charged; the credit pays for
+    usage in that currency."""
 
     amount: Amount
     kind: GrantKind = "granted"
@@ -144,7 +151,7 @@ Percent = Annotated[int, Field(ge=1, le=200)]
 class AccountBudgetBody(Body):
     """Monthly (UTC) budget of the whole account. At each of `thresholds`, percent of
     `amount`, an event `budget.alert` tells it. `hard`: beyond `amount`, requests are refused.
-    `currency` defaults to that of the prices in force."""
+    `currency` defaults to the first in which the account is charged."""
 
     amount: Amount
     currency: Currency | None = None
@@ -167,13 +174,16 @@ class ThresholdAlert(BaseModel):
 class AccountBudget(Item):
     """`amount` is null where no account budget is set; `currency` is then the one a new budget
     would have. `spent` is this month's usage in that currency, as in GET /v1/costs. `alerts`: the
-    thresholds reached this month. `currencies`: those of the prices in force."""
+    thresholds reached this month. `currencies`: those of the prices in force. `binds`: requests may
+    be refused by it; false where it is not `hard`, and where nothing is priced in its currency any
+    more. What is priced in another currency is never refused by it."""
 
     object: Literal["account_budget"] = "account_budget"
     tenant_id: str
     amount: str | None = None
     currency: str
     hard: bool = False
+    binds: bool = False
     thresholds: list[int] = Field(default=[])
     spent: str | None = None
     alerts: list[ThresholdAlert] = Field(default=[])

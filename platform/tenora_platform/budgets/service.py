@@ -21,12 +21,14 @@ from tenora_platform.auth import TenantContext
 from tenora_platform.billing.price_book import PriceBook
 from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import UnratableError
+from tenora_platform.budgets import repository
 from tenora_platform.budgets.accounts import (
     Budget,
     Charge,
     budgets_of,
     charge_of,
     has_budget,
+    month_start,
 )
 from tenora_platform.budgets.alerts import AccountAlerts
 from tenora_platform.budgets.estimate import currency_of, estimate
@@ -58,6 +60,12 @@ def _classes(tenant: TenantContext, runs: Sequence[Run], budgets: Sequence[Budge
     return list(dict.fromkeys([own, FLEX] if lower else [own]))
 
 
+def _is_worth_showing(level: Level) -> bool:
+    """In a currency that is not the tenant's own."""
+    granted = level.budget.cap is None and level.cap
+    return bool(level.spent or level.held or granted) or level.budget.name == "account_month"
+
+
 def utc_now() -> datetime:
     return datetime.now(UTC)
 
@@ -76,6 +84,7 @@ class Budgets:
         clock: Callable[[], datetime] = utc_now,
         processes: Callable[[], int] = lambda: 1,
     ) -> None:
+        self._db = db
         self.store = BudgetStore(redis, lease_ms=int(lease_s * 1000))
         self.seeder = Seeder(db, self.store)
         self._prices = PriceBook(db)
@@ -136,19 +145,34 @@ class Budgets:
         return hold
 
     async def levels(self, tenant: TenantContext) -> list[Level]:
-        """What is spent and held of each budget now, changing nothing: in the currency that most
-        usage has, and in others in which something was spent or granted."""
-        usual, *others = await self._in_each_currency(tenant)
-        found = (await self._ask(tenant, usual, NOTHING)).levels if usual else []
-        for budgets in others:
-            levels = (await self._ask(tenant, budgets, NOTHING)).levels if budgets else []
-            found += [each for each in levels if each.spent or each.held]
-        return found
+        """What is spent and held of each budget that a request may be under now, changing
+        nothing: in the tenant's own currency, and in others in which there is something."""
+        return await self._levels(tenant, await self.currencies(tenant))
 
-    async def currency(self, tenant: TenantContext) -> str | None:
-        """That which most of the tenant's usage has; None where there is no price, or nobody can
-        say now."""
-        return (await self._currencies(tenant))[0]
+    async def every_level(
+        self, tenant: TenantContext, charged: Sequence[str | None]
+    ) -> list[Level]:
+        """The same, of the currencies in which the tenant is charged, and of those in which it was
+        charged this month or has credit or an account budget, though nothing is priced in them
+        now."""
+        had = [] if tenant.account_currency is None else [tenant.account_currency]
+        if has_budget(tenant):
+            try:
+                async with self._db.tenant_session(tenant.tenant_id) as session:
+                    of_month = month_start(self._clock())
+                    had += await repository.currencies_had(session, tenant.tenant_id, of_month)
+            except (SQLAlchemyError, OSError) as error:
+                _log.warning("currencies of this month not read", reason=str(error))
+        return await self._levels(tenant, list(dict.fromkeys([*charged, *had])))
+
+    async def currencies(self, tenant: TenantContext) -> list[str | None]:
+        """All in which the tenant may be charged now, its own first; that is None where there is
+        no price, or nobody can say."""
+        try:
+            prices = await self._prices.lists()
+        except (SQLAlchemyError, OSError):
+            return [None]
+        return [*prices.currencies_of(tenant.tenant_id, tenant.plan.name, self._clock())] or [None]
 
     async def end(
         self, hold: BudgetHold, records: Sequence[UsageRecord], unused: Sequence[str]
@@ -200,20 +224,22 @@ class Budgets:
             await asyncio.wait(self._ending, timeout=_LAST_S)
         await self._teller.finish(_LAST_S)
 
-    async def _currencies(self, tenant: TenantContext) -> list[str | None]:
-        """All in which the tenant may be charged, that which most of its usage has first."""
-        try:
-            prices = await self._prices.lists()
-        except (SQLAlchemyError, OSError):
-            return [None]
-        of, now = (tenant.tenant_id, tenant.plan.name), self._clock()
-        usual = prices.currency_of(*of, now)
-        return [usual, *(each for each in prices.currencies_of(*of, now) if each != usual)]
+    async def _levels(self, tenant: TenantContext, currencies: Sequence[str | None]) -> list[Level]:
+        """Of all budgets in the first of these currencies; in others of what an account has set,
+        and of what was spent, held or granted."""
+        found: dict[tuple[str, str], Level] = {}  # an account's budget may come with two of them
+        for currency in currencies:
+            budgets = budgets_of(tenant, self._clock(), currency)
+            levels = (await self._ask(tenant, budgets, NOTHING)).levels if budgets else []
+            for each in levels:
+                if currency == currencies[0] or _is_worth_showing(each):
+                    found.setdefault((each.budget.name, each.budget.account), each)
+        return list(found.values())
 
     async def _in_each_currency(self, tenant: TenantContext) -> list[list[Budget]]:
-        """At least once, that which most usage has first."""
+        """At least once, the tenant's own first."""
         now = self._clock()
-        return [budgets_of(tenant, now, each) for each in await self._currencies(tenant)]
+        return [budgets_of(tenant, now, each) for each in await self.currencies(tenant)]
 
     def _refuse(
         self, tenant: TenantContext, levels: Sequence[Level], by: Level, wanted: int

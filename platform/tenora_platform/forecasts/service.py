@@ -10,9 +10,8 @@ from decimal import Decimal
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.price_lists import Prices
+from tenora_platform.billing.currencies import charged_in
 from tenora_platform.billing.rating import exact_sum
-from tenora_platform.billing.repository import price_lists
 from tenora_platform.contexts import PlanTerms
 from tenora_platform.forecasts.projection import (
     DAYS,
@@ -121,8 +120,7 @@ async def _currency(
     """That of the budget of this plan, if it has one."""
     if tenant_id is None or plan is None or plan.budget is None:
         return None
-    prices = Prices(await price_lists(session, now, now, tenants=[tenant_id]))
-    return prices.currency_of(tenant_id, plan.name, now)
+    return next(iter(await charged_in(session, tenant_id, plan.name, now)), None)
 
 
 def _text(amount: Decimal | None) -> str | None:

@@ -20,7 +20,9 @@ router = APIRouter(prefix="/v1/limits", tags=["limits"], route_class=EdgeRoute)
 async def show(tenant: CurrentTenant, state: State) -> LimitsView:
     """The plan, its rate limits, those of the key, and current usage."""
     now = await state.limits.now(tenant)
-    budgets, credit = budget_views(await state.budgets.levels(tenant))
+    charged = await state.budgets.currencies(tenant)
+    levels = await state.budgets.every_level(tenant, charged)
+    budgets, credits = budget_views(levels, charged)
     plan = tenant.plan
     adapters_used, bytes_used = await _stored(tenant, state)
     return LimitsView(
@@ -38,10 +40,11 @@ async def show(tenant: CurrentTenant, state: State) -> LimitsView:
         adapters_used=adapters_used,
         adapter_bytes=plan.adapter_bytes,
         adapter_bytes_used=bytes_used,
-        currency=await state.budgets.currency(tenant),
+        currency=charged[0],
         budget=plan.budget,
         budgets=budgets,
-        credit=credit,
+        credit=next(iter(credits), None),
+        credits=credits,
     )
 
 

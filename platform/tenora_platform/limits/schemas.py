@@ -37,7 +37,9 @@ class KeyLimitsView(BaseModel):
 class LimitsView(BaseModel):
     """A tenant's plan, its limits, and current usage. `key` is null if the key has no limits of its
     own. `local` is true while Redis is not reachable and each process counts on its own.
-    `currency` is that of `budget` and of keys' budgets; null while no price list is in force.
+    `currency` is the first in which the tenant is charged; null while no price list is in force.
+    `credit` is what a tenant that prepays has in that currency; `credits` has every currency, that
+    one first.
     `adapter_bytes_used` includes open uploads; it and `adapters_used` are null while the database
     is not reachable."""
 
@@ -60,3 +62,4 @@ class LimitsView(BaseModel):
     budget: Decimal | None
     budgets: list[BudgetView]  # of the plan and of the key that asks
     credit: CreditView | None  # of a tenant that prepays
+    credits: list[CreditView]

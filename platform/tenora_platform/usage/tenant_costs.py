@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.auth import BudgetAction
-from tenora_platform.billing.price_lists import Prices, Scope
+from tenora_platform.billing.currencies import WITHOUT_PRICES
+from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.forecasts.projection import DAYS, estimate, full_days, projected
@@ -174,11 +175,11 @@ async def _budgets(
 
 
 def _budget(plan: PlanRow, row: TenantRow, prices: Prices, now: datetime) -> MonthBudget:
-    price = prices.choose(Scope(None, row.id, row.plan, None), now)
+    charged = prices.currencies_of(row.id, row.plan, now)
     return MonthBudget.model_validate(
         {
             "amount": money(plan.budget or Decimal(0)),
-            "currency": "USD" if price is None else price.currency,
+            "currency": next(iter(charged), WITHOUT_PRICES),
             "soft": plan.budget_soft,
             "action": plan.budget_action,
         }

@@ -19,6 +19,7 @@ EVENT_TYPES = (
     "evaluation.failed",
     "rollout.rolled_back",
     "budget.alert",
+    "budget.unbound",
     "budget.soft",
     "budget.hard",
     "key.created",

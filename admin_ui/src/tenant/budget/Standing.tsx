@@ -2,20 +2,26 @@
 
 import { Badge, Box, Group, Progress, Stack, Text } from "@mantine/core";
 import { formatDate, formatMoney } from "../../components/format";
-import { LEVEL_COLORS, levelOf, type SetBudget, usedPart } from "./model";
+import { gapOf, LEVEL_COLORS, levelOf, type SetBudget, usedPart } from "./model";
 
 const WORDS = { ok: "within", near: "alert", reached: "used up" } as const;
+
+function standing({ hard, binds }: SetBudget): string {
+  if (!hard) return "Alerts only";
+  return binds ? "Requests stop at the budget" : "Does not bind";
+}
 
 export function Standing({ budget }: { budget: SetBudget }) {
   const level = levelOf(budget);
   const amount = formatMoney(budget.amount, budget.currency);
   const spent = formatMoney(budget.spent, budget.currency);
+  const gap = gapOf(budget);
   return (
     <Stack gap="xs" data-testid="account-budget">
       <Group justify="space-between" gap="xs">
         <Group gap="xs">
           <Text size="sm" fw={550}>
-            {budget.hard ? "Requests stop at the budget" : "Alerts only"}
+            {standing(budget)}
           </Text>
           <Badge color={LEVEL_COLORS[level]}>{WORDS[level]}</Badge>
         </Group>
@@ -23,6 +29,7 @@ export function Standing({ budget }: { budget: SetBudget }) {
           {spent} spent of {amount}
         </Text>
       </Group>
+      {gap !== null && <Text size="sm">{gap}</Text>}
       <Progress
         size="lg"
         value={usedPart(budget) * 100}

@@ -6,6 +6,7 @@ import {
   currenciesFor,
   faultsIn,
   fieldsOf,
+  gapOf,
   hiddenAs,
   inFormWords,
   isSet,
@@ -19,6 +20,7 @@ const NONE: AccountBudget = {
   amount: null,
   currency: "USD",
   hard: false,
+  binds: false,
   thresholds: [],
   spent: null,
   alerts: [],
@@ -77,7 +79,9 @@ describe("the alert", () => {
   test("says what a hard one does", () => {
     const over = { ...SET, spent: "26.0", currency: "EUR" };
     expect(alertOf(over)).toMatch(/€25\.50 is used up: €26\.00 is spent/);
-    expect(alertOf({ ...over, hard: true })).toMatch(/Requests are refused until 1 Dec 2026/);
+    expect(alertOf({ ...over, hard: true, binds: true })).toMatch(
+      /Requests are refused until 1 Dec 2026/,
+    );
     expect(isSet(over) && usedPart(over)).toBe(1);
   });
 
@@ -88,6 +92,20 @@ describe("the alert", () => {
     expect(hiddenAs(next)).not.toBe(hidden);
     expect(hiddenAs({ ...SET, period: "2026-12" })).not.toBe(hidden);
   });
+});
+
+test("what a budget does not cover is said", () => {
+  expect(gapOf(NONE)).toBeNull();
+  expect(gapOf({ ...SET, currencies: ["USD"] })).toBeNull();
+  expect(gapOf({ ...SET, currencies: [] })).toBeNull();
+  expect(gapOf(SET)).toBe("Usage priced in EUR does not count.");
+  expect(gapOf({ ...SET, hard: true, binds: true })).toMatch(/does not count and is not refused/);
+  const left = { ...SET, currencies: ["EUR"] };
+  expect(gapOf(left)).toMatch(/in EUR now and no longer in USD: this budget sends no alerts/);
+  expect(alertOf({ ...left, alerts: [] })).toBeNull();
+  const hard = { ...left, hard: true, spent: "26" };
+  expect(alertOf(hard)).toMatch(/does not bind.* refuses no requests\. Set one in EUR\./);
+  expect(hiddenAs(hard)).not.toBe(hiddenAs({ ...hard, binds: true }));
 });
 
 test("a refusal is told in the form's words", () => {

@@ -76,9 +76,22 @@ export function levelOf(budget: SetBudget): Level {
 
 export const LEVEL_COLORS: Record<Level, string> = { ok: "teal", near: "yellow", reached: "red" };
 
+/** What the budget does not cover, because prices are in other currencies; null: nothing. */
+export function gapOf(budget: AccountBudget): string | null {
+  const { currency, currencies, hard } = budget;
+  const others = currencies.filter((each) => each !== currency).join(" and ");
+  if (!isSet(budget) || others === "") return null;
+  if (currencies.includes(currency))
+    return `Usage priced in ${others} does not count${hard ? " and is not refused" : ""}.`;
+  return `Prices are in ${others} now and no longer in ${currency}: this budget ${
+    hard ? "refuses no requests" : "sends no alerts of new usage"
+  }. Set one in ${others.replace(/ and /g, " or ")}.`;
+}
+
 /** What whoever looks at any page has to know; null: nothing. */
 export function alertOf(budget: AccountBudget): string | null {
   if (!isSet(budget)) return null;
+  if (budget.hard && !budget.binds) return `The account budget does not bind. ${gapOf(budget)}`;
   const last = budget.alerts.at(-1);
   const amount = formatMoney(budget.amount, budget.currency);
   const spent = formatMoney(budget.spent, budget.currency);
@@ -94,5 +107,6 @@ export function alertOf(budget: AccountBudget): string | null {
 /** What was hidden stays hidden until there is something new to say. */
 export function hiddenAs(budget: AccountBudget): string {
   const last = budget.alerts.at(-1)?.threshold ?? 0;
-  return [budget.tenant_id, budget.period, budget.amount, budget.currency, last].join(" ");
+  const gap = budget.hard && !budget.binds ? budget.currencies.join("+") : "";
+  return [budget.tenant_id, budget.period, budget.amount, budget.currency, last, gap].join(" ");
 }

@@ -140,14 +140,14 @@ interface MoneyProps {
 const STATE_COLORS = { ok: "teal", soft: "yellow", hard: "red" } as const;
 
 function Money({ limits, stale }: MoneyProps) {
-  const { budgets, credit } = limits;
+  const { budgets, credits } = limits;
   return (
     <Panel
       title="Budgets"
       note="Held: what running requests may still cost. Periods are in UTC."
       stale={stale}
     >
-      {budgets.length === 0 && credit === null && (
+      {budgets.length === 0 && credits.length === 0 && (
         <Text size="sm">
           No budgets: neither the plan nor the key that you are signed in with has one.
         </Text>
@@ -161,6 +161,9 @@ function Money({ limits, stale }: MoneyProps) {
                   {BUDGET_NAMES[budget.name]}
                 </Text>
                 <Badge color={STATE_COLORS[budget.state]}>{BUDGET_WORDS[budget.state]}</Badge>
+                {!budget.binds && (
+                  <Badge color="gray">does not bind: nothing is priced in {budget.currency}</Badge>
+                )}
               </Group>
               <Text size="sm" className="numbers">
                 {money(budget.spent, budget.currency)} spent, {money(budget.held, budget.currency)}{" "}
@@ -175,8 +178,8 @@ function Money({ limits, stale }: MoneyProps) {
             )}
           </Box>
         ))}
-        {credit && (
-          <Group justify="space-between" gap="xs">
+        {credits.map((credit) => (
+          <Group key={credit.currency} justify="space-between" gap="xs">
             <Text size="sm" fw={550}>
               {BUDGET_NAMES.credit}
             </Text>
@@ -186,7 +189,7 @@ function Money({ limits, stale }: MoneyProps) {
               spent, {money(credit.held, credit.currency)} held
             </Text>
           </Group>
-        )}
+        ))}
       </Stack>
     </Panel>
   );

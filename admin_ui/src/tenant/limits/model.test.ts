@@ -22,6 +22,7 @@ const LIMITS: Limits = {
   budget: null,
   budgets: [],
   credit: null,
+  credits: [],
 };
 
 test("each limit says what is used and left", () => {
@@ -42,6 +43,7 @@ test("parts stay within the bar", () => {
     api_key_id: null,
     currency: "USD",
     state: "ok",
+    binds: true,
     resets_at: null,
   } as const;
   expect(budgetParts({ ...budget, cap: "10", spent: "9", held: "4" })).toEqual({

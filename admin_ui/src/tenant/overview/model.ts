@@ -125,6 +125,7 @@ const TOLD: Record<string, (of: (name: string) => string) => string> = {
     `${of("adapter")}@${of("version")} has no measurable effect`,
   "adapter.damaged": (of) => `The stored content of ${of("adapter")}@${of("version")} is damaged`,
   "budget.alert": (of) => `${of("threshold")}% of the account budget is reached`,
+  "budget.unbound": (of) => `The account budget in ${of("currency")} does not bind any more`,
   "invoice.final": (of) => `Invoice ${of("number")} was issued`,
   "invoice.void": (of) => `Invoice ${of("number")} was voided`,
   "invoice.credited": (of) => `Credit note issued: ${of("number")}`,
