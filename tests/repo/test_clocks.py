@@ -19,7 +19,8 @@ FILES = """beside the times of files, which the system gives by its wall clock""
 
 PLATFORM = {
     STORED: """
-        audit/service backup/making budgets/true_up canary/rounds cli/books cli/money_fill
+        audit/service backup/making budgets/true_up canary/rounds cli/books cli/growth_chains
+        cli/growth_fill cli/money_fill
         cli/portal_bench erasure/service evaluations/service invoices/parties invoices/runs
         invoices/service invoices/worker jobs/worker ledger/poster ledger/service live/since
         operators/service

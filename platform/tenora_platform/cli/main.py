@@ -18,6 +18,7 @@ from tenora_platform.cli import (
     audit,
     backup,
     edge_bench,
+    growth_bench,
     intake_bench,
     invoices,
     kills,
@@ -63,6 +64,7 @@ bench.command("api")(api_bench.api)  # it knows how an engine is reached
 bench.command("edge")(edge_bench.edge)
 bench.command("intake")(intake_bench.intake)
 bench.command("uploads")(intake_bench.uploads)
+bench.command("books")(growth_bench.books)
 bench.command("money")(money_bench.money)
 bench.command("portal")(portal_bench.portal)
 bench.command("kills")(kills.kills)  # it reads the platform's books, which the bench knows not

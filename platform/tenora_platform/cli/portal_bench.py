@@ -57,7 +57,7 @@ def portal(
     try:
         with tempfile.TemporaryDirectory(prefix="tenora-portal-") as folder:
             wait = _wait if pause else (lambda: None)
-            result = measure_portal(Path(folder), base, _arena, fill, load, chosen, wait)
+            result = measure_portal(Path(folder), base, pretend_arena, fill, load, chosen, wait)
     except BenchError as error:
         terminal(stderr=True, wraps=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
@@ -70,7 +70,7 @@ def _wait() -> None:
     input("filled; press Enter to start measuring")
 
 
-def _arena(data_dir: Path, model: Path) -> Boot:
+def pretend_arena(data_dir: Path, model: Path) -> Boot:
     """For a platform in this data directory, where it will look for one."""
     from tenora_bench.portal.pretend_arena import FACTORY
     from tenora_engine.transport.messages import Boot
