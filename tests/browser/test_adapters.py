@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,9 @@ def test_an_upload_is_paused_and_cancelled(
     tray.get_by_role("button", name="Cancel upload of halted").click()
     expect(tray).to_be_hidden()
     expect(page.get_by_text("No adapters yet")).to_be_visible()
+    deadline = time.monotonic() + SLOW_MS / 1000  # what is shown does not wait for the server
+    while portal.call(key, "GET", "/v1/uploads")["data"] and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert portal.call(key, "GET", "/v1/uploads")["data"] == []
 
 
