@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ import httpx
 import pytest
 
 from tenora_bench.server import ServerUnderTest, serve
+from tenora_platform.registry.store_identity import OBJECT as STORE_RECORD
 
 REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 60.0  # only a hang takes as long
 
 
 @dataclass(frozen=True)
@@ -50,4 +53,14 @@ def running_portal(folder: Path, model: Path, *options: str) -> Iterator[PortalU
     if not (REPOSITORY / "admin_ui" / "dist" / "index.html").is_file():
         pytest.skip("the portal is not built; run `make portal`")
     with serve(folder / "data", model, list(options)) as server:
+        _until_store_is_claimed(folder / "data")
         yield PortalUnderTest(server, folder / "data")
+
+
+def _until_store_is_claimed(data: Path) -> None:
+    """By the worker, some seconds after the API answers: a store without its record does not fit a
+    database that a test has filled meanwhile, and no usage is stored then."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (data / "objects" / STORE_RECORD).exists():
+        assert time.monotonic() < deadline, "the worker does not claim the object store"
+        time.sleep(0.05)
