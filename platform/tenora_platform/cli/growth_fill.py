@@ -24,6 +24,7 @@ from tenora_bench.growth.size import LARGE, Asker, Filled, Size
 from tenora_bench.money.records import month_before
 from tenora_bench.server import PRICES
 from tenora_engine.client import EngineClient
+from tenora_engine.private_folders import make_private
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.billing.price_lists import METERS, PriceList
 from tenora_platform.billing.prices import add_price_version
@@ -91,7 +92,7 @@ class _Tenant:
 
 def fill(data_dir: Path, size: Size) -> Filled:
     """Raises BenchError."""
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_private(data_dir)
     secret = load_secret(data_dir, None)
     postgres = EmbeddedPostgres(data_dir / "postgres", secret)
     postgres.start()
