@@ -16,6 +16,7 @@ from api_harness import Api, TestTenant
 from platform_fixtures import Servers
 from small_disk import fill
 from small_disk import small_disk as mounted
+from tenora_platform.audit.witness import OBJECT as ENDS
 from tenora_platform.object_store import PROBE
 from tenora_platform.registry import storage
 from tenora_platform.registry.disk import StorageFullError, full_disk_named
@@ -48,7 +49,7 @@ async def direct(api: Api, key: str, name: str, size: int) -> httpx.Response:
 
 def left(data: Path) -> list[Path]:
     """Files of uploads."""
-    ours = ("filler", OBJECT, PROBE)
+    ours = ("filler", OBJECT, PROBE, ENDS)
     return [path for path in data.rglob("*") if path.is_file() and path.name not in ours]
 
 

@@ -38,12 +38,14 @@ def rows_read() -> Iterator[list[Read]]:
     found: list[Read] = []
 
     def explained(
-        _: Any, cursor: Any, statement: str, parameters: Any, __: Any, is_many: bool
+        link: Any, _: Any, statement: str, parameters: Any, __: Any, is_many: bool
     ) -> None:
         if is_many or not _READS.match(statement) or _NOT_TWICE.search(statement):
             return
+        cursor = link.connection.cursor()  # the query's own may be one of the server's
         cursor.execute(_EXPLAIN + statement, parameters)
         plan = cursor.fetchone()[0][0]["Plan"]
+        cursor.close()
         blocks = plan.get("Shared Hit Blocks", 0) + plan.get("Shared Read Blocks", 0)
         found.append(Read(statement, visited(plan), blocks, plan))
 
