@@ -1,4 +1,4 @@
-"""What is promised of large books, and whether it holds."""
+"""Claims about large books, and whether they hold."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ FIRST_PAGE_MS = 300.0
 INVOICES_S = 600.0
 RECENT_S, RECENT_MB = 120.0, 300.0
 QUIET_SHARE = 0.02
-"""Of a core, of worker and database together."""
+"""Limits the part of a core that worker and database may take together while nothing happens."""
 RATIO, PLUS_MS = 2.0, 20.0
-"""What a tenant's page may cost among more tenants: a factor, and milliseconds more."""
+"""Bound what a tenant's page may cost among more tenants: a factor, and milliseconds more."""
 
 
 def claims(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

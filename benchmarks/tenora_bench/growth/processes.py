@@ -1,5 +1,5 @@
-"""What the processes of a platform use (Linux): memory now, processor time so far, and the peak of
-a child that comes and goes."""
+"""Measures what the processes of a platform use (Linux): memory now, processor time so far, and
+the peak of a child that comes and goes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Parts:
     postgres: int
 
     def memory_mb(self) -> dict[str, float]:
-        """Of API and worker what is resident; of PostgreSQL, whose processes share theirs, each
-        page once."""
+        """Return what is resident of API and worker; of PostgreSQL, whose processes share pages,
+        each page once."""
         postgres = sum(_field(pid, "smaps_rollup", "Pss") for pid in family(self.postgres))
         found = {"api": resident_kb(self.api), "worker": resident_kb(self.worker)}
         return {name: kb / 1024 for name, kb in (*found.items(), ("postgres", postgres))}
 
     def cpu_s(self) -> dict[str, float]:
-        """Of PostgreSQL with what ended connections have used."""
+        """Return processor time; that of PostgreSQL includes what ended connections have used."""
         return {
             "api": _cpu_s(self.api),
             "worker": _cpu_s(self.worker),

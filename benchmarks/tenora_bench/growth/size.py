@@ -27,7 +27,7 @@ class Size:
         return self.tenants - 1 + LARGE
 
     def versions_of(self, number: int) -> int:
-        """Of this tenant; all have as many as there are together, and each at least one."""
+        """Return this tenant's part; all together have as many as there are, each at least one."""
         share = LARGE if number == 0 else 1
         first = 0 if number == 0 else LARGE + number - 1
         return max(self.upto(first + share) - self.upto(first), 1)
@@ -37,7 +37,7 @@ class Size:
 
 
 def size_of(text: str) -> Size:
-    """Of `tenants:versions:events`. Raises ValueError."""
+    """Parse `tenants:versions:events`. Raises ValueError."""
     tenants, versions, events = map(int, text.split(":"))
     if tenants < 2 or versions < tenants or events < tenants:
         raise ValueError("at least two tenants, with a version and an event each")

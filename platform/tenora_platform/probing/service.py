@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -102,7 +102,7 @@ def _shown(
     """Of what was never asked: whether anybody will."""
     if probe is None or not (probe.attempts or probe.probed_at or probe.state == "failed"):
         return "waiting" if asks else "off"
-    return probe.state  # type: ignore[return-value]
+    return cast("Literal['waiting', 'done', 'failed']", probe.state)
 
 
 async def _version(session: AsyncSession, adapter: AdapterRow, number: int) -> AdapterVersionRow:
