@@ -61,7 +61,7 @@ FLOODS = {
     "64 long prompts": Flood(64, 1500, 16),
     "64 streams of 300 tokens": Flood(64, 32, 300),
     "2 requests of n=32": Flood(2, 32, 300, n=32),
-    "512 short prompts": Flood(512, 50, 1),
+    "240 short prompts": Flood(240, 50, 1),  # fewer than of one tenant may wait
 }
 
 Found = dict[str, list[list[RequestRecord]]]
