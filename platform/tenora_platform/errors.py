@@ -308,12 +308,14 @@ _OF_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-def from_validation(error: RequestValidationError | ValidationError) -> BadRequestError:
+def from_validation(
+    error: RequestValidationError | ValidationError, within: Sequence[str | int] = ()
+) -> BadRequestError:
     """One problem of a body, query or path, with `param` as a client would write it
-    (`messages[0].content`); of what was made of a body, without the value."""
+    (`messages[0].content`); of what was made of a body, or `within` it, without the value."""
     problem, parts = _first_problem(error)
     param = ""
-    for part in parts:
+    for part in (*within, *parts):
         param += f"[{part}]" if isinstance(part, int) else f".{part}" if param else str(part)
     if problem["type"] == "json_invalid":
         return BadRequestError("The request body is not valid JSON.", code="invalid_json")

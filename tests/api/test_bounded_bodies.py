@@ -156,7 +156,11 @@ EVALUATION = {"adapter": "a", "versions": ["base"], "scoring": "exact"}
 def test_keys_of_json_lines_are_counted() -> None:
     line = json.dumps({"prompt": "x", **numbered(FIELDS_MAX - 1)})
     with pytest.raises(BadRequestError, match="keys in all lines"):
-        items_of(EvaluationCreate.model_validate({**EVALUATION, "items": "\n".join([line] * 200)}))
+        [
+            *items_of(
+                EvaluationCreate.model_validate({**EVALUATION, "items": "\n".join([line] * 200)})
+            )
+        ]
 
 
 async def test_a_large_body_is_read_and_its_items_are_made_beside_the_loop(
@@ -208,7 +212,7 @@ def test_items_that_are_all_wrong_are_one_problem() -> None:
     wrong = {"prompt": "x", **numbered(FIELDS_MAX - 1)}
     body = EvaluationCreate.model_validate({**EVALUATION, "items": [wrong] * 100})
     with pytest.raises(BadRequestError) as caught:
-        items_of(body)
+        [*items_of(body)]
     context = caught.value.__context__
     assert isinstance(context, ValidationError)
     assert context.error_count() <= FIELDS_MAX

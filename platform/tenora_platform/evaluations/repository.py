@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, and_, delete, func, or_, select, true, update, values
+from sqlalchemy import Integer, and_, delete, func, or_, select, text, true, update, values
 from sqlalchemy import Text as SqlText
 from sqlalchemy import column as sql_column
 from sqlalchemy.dialects.postgresql import insert
@@ -34,6 +34,14 @@ class Ask(NamedTuple):
         return self.known is not None and self.known.asking
 
 
+_ITEMS_AT_ONCE = 50
+_ADD_ITEMS = text(
+    "INSERT INTO evaluation_items (evaluation_id, no, tenant_id, item) "
+    "SELECT :evaluation, :before + place, :tenant, CAST(item AS jsonb) "
+    "FROM unnest(CAST(:items AS text[])) WITH ORDINALITY AS given (item, place)"
+)
+
+
 async def page(
     session: AsyncSession, tenant_id: str, after: str | None, limit: int
 ) -> list[EvaluationRow]:
@@ -47,6 +55,20 @@ async def page(
     if after is not None:
         query = query.where(EvaluationRow.id < after)
     return list(await session.scalars(query))
+
+
+async def add_items(
+    session: AsyncSession, evaluation_id: str, tenant_id: str, items: Sequence[str]
+) -> None:
+    """Store the items, JSON texts in their order, some at a time: others are served between."""
+    for begin in range(0, len(items), _ITEMS_AT_ONCE):
+        values = {
+            "evaluation": evaluation_id,
+            "tenant": tenant_id,
+            "before": begin - 1,
+            "items": items[begin : begin + _ITEMS_AT_ONCE],
+        }
+        await session.execute(_ADD_ITEMS, values)
 
 
 async def count_open(session: AsyncSession, tenant_id: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,7 @@ State = Literal["queued", "running", "completed", "failed", "cancelled"]
 OPEN: tuple[State, ...] = ("queued", "running")
 
 _Text = Annotated[str, StringConstraints(max_length=TEXT_MAX, pattern=r"^[^\x00]*$")]
-_Given = Annotated[_Text, StringConstraints(min_length=1)]
+_NotEmpty = Annotated[_Text, StringConstraints(min_length=1)]
 
 
 class Message(Body):
@@ -43,10 +44,10 @@ class Item(Body):
     """One item: either `prompt`, which the model continues as in /v1/completions, or `messages`,
     which it answers as a chat."""
 
-    prompt: _Given | None = None
+    prompt: _NotEmpty | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=64)] | None = None
-    expected: _Given | None = None
-    choices: Annotated[list[_Given], Field(min_length=2, max_length=64)] | None = None
+    expected: _NotEmpty | None = None
+    choices: Annotated[list[_NotEmpty], Field(min_length=2, max_length=64)] | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
@@ -68,8 +69,8 @@ class EvaluationCreate(Body):
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
-class _Made(Body):
-    items: Items
+class _Given(Body):
+    items: Annotated[list[Any], Field(min_length=1, max_length=ITEMS_MAX)]
 
     @field_validator("items", mode="before")
     @classmethod
@@ -91,13 +92,16 @@ class _Made(Body):
         return _few_messages(found)
 
 
-def items_of(body: EvaluationCreate) -> list[Item]:
-    """The items of a body. To make a thousand takes a while: the event loop has nothing of it.
-    Raises BadRequestError."""
+def items_of(body: EvaluationCreate) -> Iterator[Item]:
+    """Make the items of a body one by one: all of them in one call would keep Python's lock for
+    100 ms, from the event loop, too. Raises BadRequestError."""
+    within: tuple[str | int, ...] = ()
     try:
-        return _Made.model_validate({"items": body.items}).items
+        for no, given in enumerate(_Given.model_validate({"items": body.items}).items):
+            within = ("items", no)
+            yield Item.model_validate(given)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, within) from None
 
 
 def _few_messages(items: Any) -> Any:

@@ -53,17 +53,14 @@ class Evaluations:
             return await self._create(body)
 
     async def _create(self, body: EvaluationCreate) -> schemas.Evaluation:
-        async with self._session() as session:
-            await self._subjects(session, body)  # before any work is spent on what it asks
+        async with self._session() as session:  # before any work is spent on what it asks
+            await self._subjects(session, body)
+            await self._refuse_many(session)
         items = await self._items(body)
         async with self._session() as session:
             subjects = await self._subjects(session, body)
             await lock(session, f"evaluations:{self._tenant.tenant_id}")
-            if await repository.count_open(session, self._tenant.tenant_id) >= OPEN_MAX:
-                raise ConflictError(
-                    f"{OPEN_MAX} evaluations are still unfinished, which is the maximum. "
-                    "Cancel one, or wait until one has finished."
-                )
+            await self._refuse_many(session)
             row = EvaluationRow(
                 id=new_id("eval"),
                 tenant_id=self._tenant.tenant_id,
@@ -78,16 +75,20 @@ class Evaluations:
             )
             session.add(row)
             await session.flush()
-            session.add_all(
-                EvaluationItemRow(evaluation_id=row.id, no=no, tenant_id=row.tenant_id, item=item)
-                for no, item in enumerate(items)
-            )
+            await repository.add_items(session, row.id, row.tenant_id, items)
             after = {"items": row.items, "versions": body.versions, "scoring": row.scoring}
             await self._audit(session, "evaluation.create", row, after)
             return _view(row, {})
 
-    async def _items(self, body: EvaluationCreate) -> list[dict[str, Any]]:
-        """As they are kept. Raises BadRequestError for what their scoring lacks."""
+    async def _refuse_many(self, session: AsyncSession) -> None:
+        if await repository.count_open(session, self._tenant.tenant_id) >= OPEN_MAX:
+            raise ConflictError(
+                f"{OPEN_MAX} evaluations are still unfinished, which is the maximum. "
+                "Cancel one, or wait until one has finished."
+            )
+
+    async def _items(self, body: EvaluationCreate) -> list[str]:
+        """As they are kept, in JSON. Raises BadRequestError for what their scoring lacks."""
         state, tenant_id = self._state, self._tenant.tenant_id
         if len(schema_text(body.schema_)) > SCHEMA_MAX:
             raise BadRequestError(f"schema has more than {SCHEMA_MAX} characters.", param="schema")
@@ -222,15 +223,19 @@ class Evaluations:
         return self._state.db.tenant_session(self._tenant.tenant_id)
 
 
-def _all_checked(body: EvaluationCreate) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """All items, and their schemas that answers are held against, each with its first item."""
-    items = [_checked(body, item, no) for no, item in enumerate(items_of(body))]
+def _all_checked(body: EvaluationCreate) -> tuple[list[str], dict[str, int]]:
+    """All items in JSON, and their schemas that answers are held against, each with its first
+    item."""
+    items: list[str] = []
     by_text: dict[str, int] = {}
-    for no, item in enumerate(items if body.scoring == "json_schema" else ()):
-        text = schema_text(item["schema"])
-        if len(text) > SCHEMA_MAX:
-            raise _wrong(no, f"has a schema of more than {SCHEMA_MAX} characters")
-        by_text.setdefault(text, no)
+    for no, made in enumerate(items_of(body)):
+        item = _checked(body, made, no)
+        items.append(json.dumps(item, ensure_ascii=False))
+        if body.scoring == "json_schema":
+            text = schema_text(item["schema"])
+            if len(text) > SCHEMA_MAX:
+                raise _wrong(no, f"has a schema of more than {SCHEMA_MAX} characters")
+            by_text.setdefault(text, no)
     return items, by_text
 
 
