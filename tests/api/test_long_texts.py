@@ -166,20 +166,35 @@ async def test_a_tenant_has_one_place_and_a_bounded_line() -> None:
     assert await texts.run("mine", lambda: 5) == 5
 
 
+@pytest.mark.parametrize("rests_when", ["made", "refused"])
 async def test_a_tenant_whose_text_took_long_begins_the_next_one_later(
-    monkeypatch: pytest.MonkeyPatch,
+    rests_when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever became of it; and nobody else does."""
+    """By a factor of its own where the text was refused; and nobody else does."""
+    factors = {"made": "REST_FACTOR", "refused": "REFUSED_REST_FACTOR"}
+    for when, name in factors.items():
+        factor = 1e9 if when == rests_when else 0.0
+        monkeypatch.setattr(f"tenora_platform.inference.tokenising.{name}", factor)
     monkeypatch.setattr("tenora_platform.inference.tokenising.FREE_S", -1.0)
-    monkeypatch.setattr("tenora_platform.inference.tokenising.REST_FACTOR", 1e9)
     texts = LongTexts()
 
-    def refused() -> None:
-        raise ValueError(sum(range(1000)))
+    def made() -> int:
+        return sum(range(1000))
 
-    with pytest.raises(ValueError, match="499500"):
-        await texts.run("mine", refused)
-    again = asyncio.create_task(texts.run("mine", refused))
+    def refused() -> int:
+        raise ValueError(made())
+
+    async def take(what: str) -> None:
+        if what == "made":
+            assert await texts.run("mine", made) == 499500
+        else:
+            with pytest.raises(ValueError, match="499500"):
+                await texts.run("mine", refused)
+
+    other = "refused" if rests_when == "made" else "made"
+    for what in (other, other, rests_when):
+        await take(what)
+    again = asyncio.create_task(texts.run("mine", made))
     assert await texts.run("theirs", lambda: 5) == 5
     assert not again.done()
     again.cancel()

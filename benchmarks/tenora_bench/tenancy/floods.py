@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -135,11 +136,15 @@ class _Http:
 
     async def refused_for_ever(self) -> RequestRecord:
         """A prompt far longer than any context, again as soon as it is refused."""
-        headers = {"authorization": f"Bearer {self.keys[NOISY]}"}
-        body = {"model": self.model, "prompt": " " * OVERSIZED_BYTES, "max_tokens": 1}
+        headers = {
+            "authorization": f"Bearer {self.keys[NOISY]}",
+            "content-type": "application/json",
+        }
+        asked = {"model": self.model, "prompt": " " * OVERSIZED_BYTES, "max_tokens": 1}
+        body = json.dumps(asked).encode()  # once: the other's clock is in the same process
         while True:
             with contextlib.suppress(aiohttp.ClientError):  # it may close before all is sent
-                async with self.load.post("/v1/completions", json=body, headers=headers) as reply:
+                async with self.load.post("/v1/completions", data=body, headers=headers) as reply:
                     if reply.status < 400:
                         raise BenchError("a prompt longer than the context was not refused")
                     await reply.read()

@@ -28,7 +28,9 @@ FREE_S = 0.05
 """Processor time of one long text, after which its tenant's next one waits."""
 REST_FACTOR = 2.0
 """So many times as long as the text took: of each process a tenant has a third of a core for texts
-that long, which nobody needs: they fit no context."""
+that long."""
+REFUSED_REST_FACTOR = 9.0
+"""The same for a text that was refused: a tenth of a core for what comes to nothing."""
 _RESTING_MAX = 1000
 
 T = TypeVar("T")
@@ -57,12 +59,15 @@ class LongTexts(Turns):
     def _timed(self, tenant_id: str, work: Callable[[], T]) -> T:
         """What it makes, or raises; also of one that nobody waits for any more the time counts."""
         began_s = time.thread_time()
+        factor = REFUSED_REST_FACTOR
         try:
-            return work()
+            made = work()
+            factor = REST_FACTOR
+            return made
         finally:
             took_s = time.thread_time() - began_s
             if took_s > FREE_S:
-                self._rest(tenant_id, REST_FACTOR * took_s)
+                self._rest(tenant_id, factor * took_s)
 
     def _rest(self, tenant_id: str, rest_s: float) -> None:
         """In the thread; the tenant's turn is still its own."""
