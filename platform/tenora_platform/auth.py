@@ -4,6 +4,7 @@ AdminContext. What a caller may do is for each route to say (`require_scope`, `r
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any, TypeVar
 
 import structlog
@@ -81,12 +82,13 @@ async def _by_key(
     """Who asks, by the request's key. Raises UnauthorizedError for a wrong one, and after many of
     one address RateLimitedError: only of such a request anything is counted."""
     token = bearer_token(request)
-    try:
+    async with _counted(request):
         return await whose(_authenticator(request), token)
-    except UnauthorizedError as error:
-        attempts: SignInAttempts = request.app.state.tenora.attempts
-        await attempts.wrong_key(request.client.host if request.client else None, error)
-        raise
+
+
+def _counted(request: Request) -> AbstractAsyncContextManager[None]:
+    attempts: SignInAttempts = request.app.state.tenora.attempts
+    return attempts.counted(request.client.host if request.client else None)
 
 
 def _authenticator(request: Request) -> Authenticator:
@@ -114,7 +116,8 @@ async def tenant_of_caller(request: Request, wanted: str | None) -> TenantContex
     auth = _authenticator(request)
     session = session_token(request, auth.sessions)
     if session is not None:
-        return await auth.tenant_of_session(session, wanted, is_use=is_use(request))
+        async with _counted(request):
+            return await auth.tenant_of_session(session, wanted, is_use=is_use(request))
     return await _by_key(request, _tenant_of_key)
 
 
@@ -134,7 +137,8 @@ async def current_admin(request: Request) -> AdminContext:
     auth = _authenticator(request)
     session = session_token(request, auth.sessions)
     if session is not None:
-        return await auth.admin_of_session(session, is_use=is_use(request))
+        async with _counted(request):
+            return await auth.admin_of_session(session, is_use=is_use(request))
     return await _by_key(request, _admin_of_key)
 
 
@@ -164,11 +168,12 @@ async def current_caller(request: Request) -> TenantContext | AdminContext:
     if session is None:
         return await _by_key(request, _caller_of_key)
     wanted = request.headers.get(TENANT_HEADER)
-    signed = await auth.sessions.find(session, is_use=is_use(request))
-    operators = any(member.tenant_id is None for member in signed.members)
-    if signed.admin_key_id is not None or (operators and wanted is None):
-        return await auth.admin_of_session(session, is_use=is_use(request))
-    return await auth.tenant_of_session(session, wanted, is_use=is_use(request))
+    async with _counted(request):
+        signed = await auth.sessions.find(session, is_use=is_use(request))
+        operators = any(member.tenant_id is None for member in signed.members)
+        if signed.admin_key_id is not None or (operators and wanted is None):
+            return await auth.admin_of_session(session, is_use=is_use(request))
+        return await auth.tenant_of_session(session, wanted, is_use=is_use(request))
 
 
 async def _caller_of_key(auth: Authenticator, token: str) -> TenantContext | AdminContext:

@@ -120,6 +120,25 @@ async def test_wrong_bearer_keys_are_limited_and_right_ones_are_not(
         assert "tenora_wrong_keys_total" in (await first.admin("GET", "/metrics")).text
 
 
+async def test_wrong_sessions_are_limited_and_right_ones_are_not(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every kind of route that takes one. A cookie of another length is none, too."""
+    monkeypatch.setattr(attempts, "WRONG_KEYS_MAX", WRONG_KEYS_MAX)  # as it is, not in tests
+    paths = ["/v1/usage", "/admin/v1/tenants", "/v1/me", "/auth/session"]
+    async with make_api() as api:
+        right = await session_of_key(api, (await api.new_tenant()).key)
+        wrong = ["x" * len(right.token), "y" * len(right.token), "short"]
+        told = []
+        for number in range(WRONG_KEYS_MAX + 8):
+            cookie = f"{COOKIE}={wrong[number % len(wrong)]}"
+            path = paths[number % len(paths)]
+            told.append((await api.http.get(path, headers={"cookie": cookie})).status_code)
+        assert told == [401] * WRONG_KEYS_MAX + [429] * 8
+        cookie = f"{COOKIE}={right.token}"
+        assert (await api.http.get("/v1/me", headers={"cookie": cookie})).status_code == 200
+
+
 async def test_a_right_key_costs_nothing_to_count(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

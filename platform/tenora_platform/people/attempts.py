@@ -21,7 +21,8 @@ WINDOW_S = 60
 FAILED_MAX = 30
 """Attempts of one address in a window that may fail."""
 WRONG_KEYS_MAX = 100
-"""Requests of one address in a window that a wrong key answers with 401; those after get 429."""
+"""Requests of one address in a window that are told 401 for a wrong key or session; those after get
+429."""
 BEGUN_MAX = 60
 """Sessions of one key or person that may begin in a window."""
 CHECKED_AT_ONCE = 10
@@ -64,16 +65,26 @@ class SignInAttempts:
                     await self._failed(of, address, error)
                 raise
 
-    async def wrong_key(self, address: str | None, error: UnauthorizedError) -> None:
-        """A request came with a key that is none, or none any more. A right key is served however
-        many wrong ones come from its address, which may be a proxy's. Raises RateLimitedError in
-        place of `error` after too many."""
+    @asynccontextmanager
+    async def counted(self, address: str | None) -> AsyncIterator[None]:
+        """Count a request whose key or session is none, or none any more: the block raises
+        UnauthorizedError. A right one is served however many wrong ones come from its address,
+        which may be a proxy's. Raises RateLimitedError in that error's place after too many."""
+        try:
+            yield
+        except UnauthorizedError as error:
+            await self._wrong_key(address, error)
+            raise
+
+    async def _wrong_key(self, address: str | None, error: UnauthorizedError) -> None:
         self._metrics.wrong_keys.labels(error.code or "failed").inc()
         count, wait_ms = await self._count(f"key:{network_of(address)}", 1)
         if count in (1, WRONG_KEYS_MAX + 1):  # not each of them: one line when it begins and ends
-            _log.warning("wrong API key", address=address, reason=error.code, requests=count)
+            _log.warning("wrong key or session", address=address, reason=error.code, requests=count)
         if count > WRONG_KEYS_MAX:
-            refused = _too_many("Too many requests with a wrong key from your address.", wait_ms)
+            refused = _too_many(
+                "Too many requests with a wrong key or session from your address.", wait_ms
+            )
             refused.code, refused.tenant_id = "too_many_wrong_keys", error.tenant_id
             raise refused from error
 

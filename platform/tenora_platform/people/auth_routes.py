@@ -70,11 +70,13 @@ async def current_session(request: Request) -> Current:
 @BeforeBody
 async def session_to_end(request: Request) -> Current:
     """The same, of which it does not matter whether its key has ended."""
-    sessions = state_of(request).auth.sessions
+    state = state_of(request)
+    sessions = state.auth.sessions
     token = session_token(request, sessions)
     if token is None:
         raise UnauthorizedError("You are not signed in.", code="not_signed_in")
-    return Current(token, await sessions.find(token, is_use=is_use(request)))
+    async with state.attempts.counted(request.client.host if request.client else None):
+        return Current(token, await sessions.find(token, is_use=is_use(request)))
 
 
 @BeforeBody
