@@ -177,6 +177,10 @@ def test_doctor(tmp_path: Path, database_url: str, redis_url: str, settings: Set
     code, text = run("doctor", **broken)
     assert code == 1
     assert "wrong redis" in text
+    (tmp_path / "a file").write_text("")
+    broken = environment | {"TENORA_OBJECT_STORE": str(tmp_path / "a file")}
+    code, text = run("doctor", **broken)
+    assert (code, "wrong store" in text) == (1, True), text
     code, text = run("doctor", **environment, TENORA_MODEL=str(tmp_path / "none"))
     assert code == 1
     assert "wrong model" in text

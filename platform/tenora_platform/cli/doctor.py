@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import redis
+from obstore.exceptions import BaseError
 from rich.markup import escape
 
 from tenora_engine.errors import ModelLoadError
@@ -29,6 +32,8 @@ from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.valkey import find_binary
 from tenora_platform.gpu import choose_device, missing_for_triton
 from tenora_platform.installation import Installation
+from tenora_platform.object_store import open_object_store, ping
+from tenora_platform.outages import first_line
 from tenora_platform.portal import Portal
 from tenora_platform.resources import portal_folder
 from tenora_platform.secret import ServerSecret, kept_secret
@@ -65,6 +70,7 @@ def report(settings: Settings) -> bool:
         check_port,
         check_database,
         check_redis,
+        check_object_store,
         check_portal,
         check_chromium,
     )
@@ -302,6 +308,19 @@ def check_redis(settings: Settings) -> Finding:
     except marks.TakenError as error:
         return Finding("redis", "wrong", str(error))
     return Finding("redis", "ok", f"reachable, version {version}")
+
+
+def check_object_store(settings: Settings) -> Finding:
+    """Whether it takes what is written. A folder that is not there yet is not made."""
+    location = settings.object_store_url
+    if "://" not in location and not Path(location).exists():
+        return Finding("store", "ok", f"{location} is made at the first start")
+    try:
+        asyncio.run(ping(open_object_store(location)))
+    except (BaseError, ValueError, OSError) as error:
+        text = f"the object store {location} does not take what is written: {first_line(error)}"
+        return Finding("store", "wrong", text)
+    return Finding("store", "ok", f"{location} takes what is written")
 
 
 def check_portal(settings: Settings) -> Finding:
