@@ -188,7 +188,7 @@ def events(draw: st.DrawFn, name: str, now: datetime, edges: Sequence[datetime])
 
 
 @st.composite
-def histories(draw: st.DrawFn, first: str, most: int = 12) -> History:
+def histories(draw: st.DrawFn, first: str, most: int = 12, least: int = 3) -> History:
     """Steps in the order of their times; each month is invoiced when its grace is over, sometimes
     twice, sometimes before what is late has come."""
     currency = draw(st.sampled_from(["USD", "USD", "EUR", "JPY", "KWD"]))
@@ -198,7 +198,8 @@ def histories(draw: st.DrawFn, first: str, most: int = 12) -> History:
     edges = [begin, *ends[:2]]
     moments = st.timedeltas(TICK, ends[-1] - begin).map(lambda offset: begin + offset)
     whole = st.one_of(moments, moments.map(lambda at: at.replace(hour=0, minute=0, second=0)))
-    times = sorted(max(at, begin + TICK) for at in draw(st.lists(whole, min_size=3, max_size=most)))
+    drawn = draw(st.lists(whole, min_size=least, max_size=most))
+    times = sorted(max(at, begin + TICK) for at in drawn)
     steps: list[Step] = [
         Announce(now=begin, prices=draw(price_lists("base", begin, currency))),
         *(
