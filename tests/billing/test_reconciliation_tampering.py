@@ -56,6 +56,7 @@ TABLES: dict[LiteralString, set[str]] = {
         *("created_at", "updated_at", "namespace"),
     },
     "tenant_plans": {"since"},  # by a second: it is another clock's
+    "tenant_taxes": {"no", "noted_on"},  # by a day: it is another clock's
     "api_keys": {
         *("prefix", "hash", "lineage", "created_at", "last_used_at", "created_by", "secret_by"),
         *("previous_prefix", "previous_hash", "previous_expires_at", "previous_by"),
@@ -151,6 +152,10 @@ async def fill(api: Api) -> None:
     credit = {"amount": "0.01", "note": "a gift"}
     made = await api.admin("POST", f"/admin/v1/tenants/{tenants[0].id}/credits", json=credit)
     assert made.status_code == 201, made.text
+    for tax in ({"name": "No tax yet"}, {"tax_rate": "19"}, {"name": "Again"}, {"tax_rate": "7"}):
+        path = f"/admin/v1/tenants/{tenants[0].id}/billing_profile"
+        made = await api.admin("PUT", path, json={"tax_name": "VAT", **tax})
+        assert made.status_code == 200, made.text
     key = {"name": "eyes", "role": "read_only"}
     assert (await api.admin("POST", "/admin/v1/admin_keys", json=key)).status_code == 201
     await Poster(api.state.db, api.state.ledger).run_once()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, LiteralString, NamedTuple
 
@@ -165,6 +165,53 @@ def compare_plans(
             name = f"tenant_plans of {tenant_id}"
             shown = [" ".join(f"{each.plan} {each.at}" for each in of) for of in (wanted, stands)]
             found.add(Kind.ACCOUNT_CHANGED, tenant_id, None, name, *shown)
+
+
+class Tax(NamedTuple):
+    """A tenant's tax from the day `since` on, and the day on which it was recorded."""
+
+    name: str
+    rate: Decimal | None
+    since: date
+    noted_on: date
+
+
+TAXES = Account("tenant_taxes", ("billing_profile.put",), ())
+
+
+def compare_taxes(
+    histories: Mapping[str, list[Tax]], entries: Iterable[Entry], found: Differences
+) -> None:
+    """Compare the taxes that each tenant has had, in the order in which they were recorded, with
+    the audit log. A tenant of whom the log has an entry without `tax_since`, from before there was
+    a history, is left out."""
+    told: dict[str, list[Tax]] = {}
+    before: dict[str, tuple[Any, ...]] = {}
+    old: set[str] = set()
+    for entry in entries:
+        after = entry.after()
+        if "tax_since" not in after:
+            old.add(entry.chain)
+            continue
+        rate, since = after["tax_rate"], date.fromisoformat(after["tax_since"])
+        tax = (after["tax_name"], None if rate is None else Decimal(str(rate)), since)
+        taxes = told.setdefault(entry.chain, [])
+        is_new = tax[1] is not None if entry.chain not in before else tax != before[entry.chain]
+        if is_new:
+            taxes.append(Tax(*tax, noted_on=entry.at.date()))
+        before[entry.chain] = tax
+    for tenant_id in sorted((told.keys() | histories.keys()) - old):
+        wanted, stands = told.get(tenant_id, []), histories.get(tenant_id, [])
+        agree = len(wanted) == len(stands) and all(
+            one[:3] == other[:3] and abs(one.noted_on - other.noted_on) <= timedelta(days=1)
+            for one, other in zip(wanted, stands, strict=True)
+        )
+        if not agree:
+            shown = [
+                " ".join(f"{each.name} {each.rate} {each.since}" for each in of)
+                for of in (wanted, stands)
+            ]
+            found.add(Kind.ACCOUNT_CHANGED, tenant_id, None, f"taxes of {tenant_id}", *shown)
 
 
 def _same(told: Any, stands: Any) -> bool:

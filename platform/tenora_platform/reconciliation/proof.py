@@ -25,9 +25,11 @@ from tenora_platform.ledger.verify import problems
 from tenora_platform.reconciliation import books
 from tenora_platform.reconciliation.accounts import (
     ACCOUNTS,
+    TAXES,
     TENANTS,
     compare_accounts,
     compare_plans,
+    compare_taxes,
 )
 from tenora_platform.reconciliation.archives import Archives
 from tenora_platform.reconciliation.bills import compare_bills, compare_taken
@@ -148,6 +150,7 @@ class Run:
                 each, snapshot.account_rows(each), snapshot.account_entries(each), self.found
             )
         compare_plans(snapshot.plan_histories(), snapshot.account_entries(TENANTS), self.found)
+        compare_taxes(snapshot.tax_histories(), snapshot.account_entries(TAXES), self.found)
 
     def _compare_events(self) -> None:
         """Month by month, so that not all of them are in memory at once."""

@@ -15,7 +15,7 @@ import psycopg
 
 from tenora_platform.invoices.currency import shown as in_currency
 from tenora_platform.invoices.digest import DIGESTS
-from tenora_platform.reconciliation.accounts import Account, Entry, Since
+from tenora_platform.reconciliation.accounts import Account, Entry, Since, Tax
 from tenora_platform.reconciliation.bills import FINAL, PAID, VOID, BillRow, Taken
 from tenora_platform.reconciliation.books import Counted, Place, Tally
 from tenora_platform.reconciliation.events import Volume
@@ -253,6 +253,15 @@ class Snapshot:
         query = "SELECT tenant_id, plan, since FROM tenant_plans ORDER BY tenant_id, since"
         for tenant_id, plan, since in self.all(query):
             found.setdefault(tenant_id, []).append(Since(plan, since))
+        return found
+
+    def tax_histories(self) -> dict[str, list[Tax]]:
+        found: dict[str, list[Tax]] = {}
+        query = (
+            "SELECT tenant_id, tax_name, tax_rate, since, noted_on FROM tenant_taxes ORDER BY no"
+        )
+        for tenant_id, *tax in self.all(query):
+            found.setdefault(tenant_id, []).append(Tax(*tax))
         return found
 
     def events(self, bounds: Bounds) -> Iterator[Sequence[Any]]:
