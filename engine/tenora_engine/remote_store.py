@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_PREFIXES = {
+PREFIXES = {
     "s3": "AWS_",
     "s3a": "AWS_",
     "gs": "GOOGLE_",
@@ -21,12 +21,14 @@ _PREFIXES = {
     "abfs": "AZURE_",
     "abfss": "AZURE_",
 }
+"""Of the environment's names, by the scheme of a URL."""
 _FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only")
 _TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes", "timeout", "connect_timeout")
 _HTTP = re.compile(
     r"https?://(?:[!-~]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?"
     r"(?:/[^\s\"<>\\^`{|}\x00-\x1f\x7f-\U0010ffff]*)?"
 )
+_TRIAL_S = 0.001
 _ENDPOINTS = ("ENDPOINT", "ENDPOINT_URL", "ENDPOINT_URL_S3", "STORAGE_ENDPOINT")
 
 
@@ -35,23 +37,57 @@ def open_remote(
 ) -> ObjectStore:
     """A call has `timeout_s` for each try, and as long until it is not tried again. Raises
     obstore's BaseError for a URL that is not understood, be it in the environment."""
+    _check_endpoints(url)
+    said = _said(url)
+    if url.partition("://")[0] in PREFIXES:
+        _try_settings(url, said)
+    return _opened(url, {**_times(timeout_s, connect_s), **said}, tries, timeout_s)
+
+
+def _opened(
+    url: str, options: Any, tries: int, retry_s: float, *, skip_signature: bool = False
+) -> ObjectStore:
     from obstore.store import from_url
 
-    _check_endpoints(url)
-    options = {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{connect_s:g}s"}
-    return from_url(
-        url,
-        client_options={**options, **_said(url)},
-        retry_config={"max_retries": tries, "retry_timeout": timedelta(seconds=timeout_s)},
-    )
+    retries: Any = {"max_retries": tries, "retry_timeout": timedelta(seconds=retry_s)}
+    more: Any = {"skip_signature": True} if skip_signature else {}
+    return from_url(url, client_options=options, retry_config=retries, **more)
+
+
+def _times(timeout_s: float, connect_s: float) -> dict[str, str]:
+    return {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{connect_s:g}s"}
+
+
+def _try_settings(url: str, said: Any) -> None:
+    """Make calls that have no time to be answered. With a region, an endpoint or an address of
+    credentials that is none, a call of the library panics before it is sent: by no Exception, each
+    time. Raises obstore's GenericError then."""
+    import obstore
+    from obstore.exceptions import BaseError, GenericError
+
+    options = {**said, **_times(_TRIAL_S, _TRIAL_S)}
+    for unsigned in (True, False):  # where credentials are to be fetched first, that is all it does
+        trial = _opened(url, options, 0, _TRIAL_S, skip_signature=unsigned)
+        try:
+            obstore.head(trial, "tenora-trial")
+        except (BaseError, OSError):
+            continue
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            prefix = PREFIXES.get(url.partition("://")[0], "")
+            raise GenericError(
+                "an address or a region among its settings is not valid; correct the URL of the "
+                f"object store and the {prefix}... variables of the environment"
+            ) from None
 
 
 def _check_endpoints(url: str) -> None:
-    """Raises obstore's GenericError for the address of a server that is no http URL: with one, a
-    call of the library panics, by no Exception."""
+    """Raises obstore's GenericError, with its name, for the address of a server that is no http
+    URL."""
     from obstore.exceptions import GenericError
 
-    prefix = _PREFIXES.get(url.partition("://")[0], "")
+    prefix = PREFIXES.get(url.partition("://")[0], "")
     for name in (prefix + each for each in _ENDPOINTS):
         said = os.environ.get(name)
         if said and not _is_http(said):
@@ -78,7 +114,7 @@ def _is_http(url: str) -> bool:
 def _said(url: str) -> Any:
     """Return the connection options that the environment names, such as `AWS_ALLOW_HTTP`: obstore
     does not read them where it is given other options."""
-    prefix = _PREFIXES.get(url.partition("://")[0], "")
+    prefix = PREFIXES.get(url.partition("://")[0], "")
     found = {name: os.environ.get(f"{prefix}{name.upper()}") for name in (*_FLAGS, *_TEXTS)}
     return {
         name: value.lower() in ("true", "1") if name in _FLAGS else value

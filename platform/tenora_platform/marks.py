@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tenora_engine.remote_store import open_remote
+from tenora_engine.remote_store import PREFIXES, open_remote
 from tenora_platform.installation import Installation
 from tenora_platform.secret import ServerSecret
 
@@ -61,12 +61,18 @@ def claim_redis(url: str, mark: str) -> None:
 
 def claim_store(location: str, mark: str) -> None:
     """Before anything is kept there: whoever shares it removes what its own tables do not know.
-    Raises TakenError; a store that is away is found out later."""
+    Raises TakenError, and obstore's BaseError for settings that are not understood; a store that is
+    away is found out later."""
     import obstore
     from obstore.exceptions import BaseError
 
-    with contextlib.suppress(BaseError, OSError):
+    try:
         objects = _store(location)
+    except (BaseError, OSError):
+        if location.partition("://")[0] in PREFIXES:
+            raise
+        return  # of a folder it is said where folders are looked at
+    with contextlib.suppress(BaseError, OSError):
         try:
             result = obstore.get(objects, OBJECT)
             # A folder's store cannot read what is empty.

@@ -401,8 +401,12 @@ async def test_a_backup_in_an_object_store(
         assert bucket.objects["bucket/nights/1/objects/uploads/upload_x/large"] == large
         assert not bucket.parts
         assert "is not empty" in await asyncio.to_thread(refused, own, "backup", place)
+        later = empty.data_dir / "objects" / COPY_OF_ENDS  # of entries that the backup has not
+        later.parent.mkdir(parents=True, exist_ok=True)
+        later.write_text("a copy")
         code, text = await asyncio.to_thread(tenora, empty, "restore", place)
         assert code == 0, text
+        assert not later.exists()
         manifest = bucket.objects.pop("bucket/nights/1/manifest.json")
         assert "no complete backup" in await asyncio.to_thread(refused, own, "restore", place)
         bucket.objects["bucket/nights/1/manifest.json"] = manifest

@@ -51,7 +51,8 @@ async def test_a_place_that_is_not_empty_or_in_the_store(
     assert "is not empty" in refused(own, "backup", str(there))
     assert (there / "mine").read_text() == "precious"
     inside = own.data_dir / "objects" / "backup"
-    assert "lies in the object store" in refused(own, "backup", str(inside))
+    for name in (str(inside), inside.as_uri(), f"{inside.parent}/../objects/backup"):
+        assert "lies in the object store" in refused(own, "backup", name)
     assert not inside.exists()
     (tmp_path / "file").write_text("a file")
     assert "a file exists in its place" in refused(own, "backup", str(tmp_path / "file"))

@@ -322,6 +322,49 @@ def test_a_store_whose_address_is_no_url_is_refused_by_name(
     assert MARK not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("AWS_REGION", "eu-central-1 "),
+        *(
+            ("AWS_ENDPOINT_URL", f"http://{host}")
+            for host in ("minio.0x1f:9000", "256.1.1.1.:1", "xn--:1", "a.1.:1")
+        ),
+        ("AWS_METADATA_ENDPOINT", "http://xn--:1"),
+    ],
+)
+def test_what_makes_the_stores_library_panic_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    """Also where the address is one by its letters, and where it is another setting's."""
+    monkeypatch.setenv(name, said)
+    with pytest.raises(BaseError, match="AWS_"):
+        open_remote("s3://bucket", timeout_s=1)
+
+
+@pytest.mark.parametrize("said", ["http://127.0.0.1: 9000", "http://xn--:1"])
+def test_a_start_with_a_wrong_address_of_a_store_ends_in_one_sentence(
+    said: str, tmp_path: Path
+) -> None:
+    env = {
+        **os.environ,
+        "TENORA_DATA_DIR": str(tmp_path / "data"),
+        "TENORA_OBJECT_STORE": "s3://bucket",
+        "AWS_ENDPOINT": said,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tenora_platform.cli.main", "serve"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "The object store cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("url", [f"postgresql://u:{MARK}@[::1/x", f"nonsense {MARK}", MARK])
 def test_no_start_shows_what_is_in_a_wrong_url(url: str, tmp_path: Path) -> None:
     for name in ("TENORA_DATABASE_URL", "TENORA_REDIS_URL"):

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from msgspec import UNSET
 from obstore.store import ObjectStore
@@ -81,10 +82,19 @@ async def _look(urls: DatabaseUrls, objects: ObjectStore) -> list[Fault]:
         await db.close()
 
 
+def _plain(location: str) -> str:
+    """One way of writing a place that has several: a folder's path, an `s3://` URL."""
+    kind, separator, rest = location.partition("://")
+    if not separator:
+        return str(Path(location).resolve())
+    if kind.lower() == "file":
+        return str(Path(unquote(urlsplit(location).path)).resolve())
+    names = {"s3a": "s3", "adl": "abfs", "azure": "az", "abfss": "abfs"}
+    return f"{names.get(kind.lower(), kind.lower())}://{rest}"
+
+
 def _refuse_within_store(location: str, store: str) -> None:
     """Raises BackupError where a backup would be copied into itself."""
-    here, there = (
-        each if "://" in each else str(Path(each).resolve()) for each in (location, store)
-    )
+    here, there = _plain(location), _plain(store)
     if f"{here.rstrip('/')}/".startswith(f"{there.rstrip('/')}/"):
         raise BackupError(f"{location} lies in the object store {store}. Name a place outside it.")

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, text
 
 from tenora_platform.admin_key import keep_made_keys, made_keys
 from tenora_platform.audit.service import AuditLog
+from tenora_platform.audit.witness import Witness
 from tenora_platform.backup.connections import Link, connected
 from tenora_platform.backup.load import load, relations
 from tenora_platform.backup.manifest import Manifest, check_seal
@@ -212,6 +213,8 @@ async def _adopt(urls: DatabaseUrls, objects: ObjectStore, manifest: Manifest) -
                 target=record.database,
                 after={"at": manifest.at, "tenora": manifest.tenora},
             )
+        # First, as `tenora store adopt` does: the copy is of entries that came after the backup.
+        await Witness(objects, urls.secret).forget()
         await store.write(record)
         return held
     finally:

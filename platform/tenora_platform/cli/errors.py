@@ -63,12 +63,14 @@ def _explain(error: Exception) -> bool:
     """Whether it was foreseen, and is now shown."""
     # Imported late: a supervisor, which lives as long as the platform, has use for none of them.
     import httpx
+    from obstore.exceptions import BaseError
     from pydantic import ValidationError
 
     from tenora_platform.backup.place import BackupError
     from tenora_platform.bootstrap import DatabaseSetupError
     from tenora_platform.embedded.process import EmbeddedServerError
     from tenora_platform.marks import TakenError
+    from tenora_platform.outages import first_line
     from tenora_platform.ownership import ForeignOwnerError
     from tenora_platform.secret import SecretLostError
     from tenora_platform.validation import in_words
@@ -85,6 +87,8 @@ def _explain(error: Exception) -> bool:
     )
     if isinstance(error, foreseen):
         show_error(str(error), getattr(error, "hint", None))
+    elif isinstance(error, BaseError):
+        show_error(f"The object store cannot be used: {first_line(error)}")
     elif isinstance(error, ValidationError):
         for problem in error.errors():
             name = "-".join(str(part) for part in problem["loc"]).replace("_", "-")
