@@ -3,7 +3,6 @@ at a time in the whole installation. What is compared is the proof's affair."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +18,7 @@ from tenora_platform.locks import try_lock
 from tenora_platform.reconciliation import repository
 from tenora_platform.reconciliation.child import ReconciliationFailedError, run_task
 from tenora_platform.reconciliation.tables import ReconciliationRow
-from tenora_platform.reconciliation.task import Mode, Result, Scope, Task
+from tenora_platform.reconciliation.task import Mode, Result, Scope, Settled, Task
 from tenora_platform.reconciliation.told import Told
 from tenora_platform.state import AppState
 
@@ -119,7 +118,8 @@ class Reconciler:
             if result is not None:
                 row.difference_count = result.total
                 row.result = kept_form(result)
-                await repository.keep_settled(session, result.settled, result.wrong)
+                row.settled_through = result.settled.through
+                await repository.keep_settled(session, result.settled)
         self._told_s = 0.0
 
     async def _tell(self) -> None:
@@ -144,7 +144,8 @@ class Reconciler:
 
 
 def kept_form(result: Result) -> dict[str, object]:
-    """As JSON; without the days, which have a table of their own."""
-    plain = msgspec.to_builtins(msgspec.structs.replace(result, settled=[], wrong=[]))
+    """As JSON; without what is settled, which has a place of its own."""
+    plain = msgspec.to_builtins(msgspec.structs.replace(result, settled=Settled()))
     assert isinstance(plain, dict)
-    return {name: value for name, value in plain.items() if name not in ("settled", "wrong")}
+    del plain["settled"]
+    return plain
