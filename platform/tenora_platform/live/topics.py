@@ -36,6 +36,9 @@ TOPICS = frozenset(
     }
 )
 
+FOR_WORKERS = frozenset({"jobs"})
+"""Heard by workers alone."""
+
 BUSY = frozenset(
     {"audit", "events", "rejections", "requests", "service", "usage", "waits", "webhooks"}
 )
