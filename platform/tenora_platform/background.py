@@ -74,6 +74,8 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.jobs.worker import JobWorker
     from tenora_platform.ledger.expiry import CreditKeeper
     from tenora_platform.ledger.poster import Poster
+    from tenora_platform.live.changes import Changes
+    from tenora_platform.live.wakes import Wakes
     from tenora_platform.memory import pins
     from tenora_platform.memory.history import PageHistory
     from tenora_platform.people import sweeper as people_sweeper
@@ -102,7 +104,9 @@ def worker_work(state: AppState) -> Work:
     sink = UsageSink(state.engine, state.db, told=state.budgets.book, gate=gate)
     archive = UsageArchive(state.db, state.objects, state.settings.installation)
     months = state.settings.usage_retention_months
+    wakes = Wakes(Changes(state.redis, state.seal))
     return {
+        "wakes": wakes.keep,
         "presence": state.presence.keep,
         "uploads": state.upload_waits.listen,
         "intake": IntakeWorker(state).run,
@@ -111,7 +115,7 @@ def worker_work(state: AppState) -> Work:
         "damage": partial(damage.keep_counted, state),
         "forgetter": Forgetter(state).run,
         "eraser": Eraser(state).run,
-        "rollouts": RolloutKeeper(state).run,
+        "rollouts": RolloutKeeper(state, wakes.on("rollouts")).run,
         "idempotency": partial(keep_swept, state.db),
         "receipts": partial(receipts_sweeper.keep_swept, state.db),
         "rejected_swept": partial(
@@ -131,17 +135,19 @@ def worker_work(state: AppState) -> Work:
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics, state.seal).run,
         "invoices": InvoiceWorker(state).run,
         "jobs": JobWorker(
-            state.db, {INVOICES: InvoiceJob(state), VERIFY: VerificationJob(state)}
+            state.db,
+            {INVOICES: InvoiceJob(state), VERIFY: VerificationJob(state)},
+            wakes.on("jobs"),
         ).run,
-        "webhooks": WebhookWorker.of(state).run,
+        "webhooks": WebhookWorker.of(state, wakes.on("events", "webhooks")).run,
         "usage_months": UsageMonths(state.db, archive, state.store, state.metrics, months).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
-        "reconciliation": Reconciler(state).run,
+        "reconciliation": Reconciler(state, wakes.on("reconciliation")).run,
         "canary": Canary(state).run,
         "probes": Prober(state).run,
         "pins": partial(pins.keep_told, state),
         "pages": partial(PageHistory(state.redis, state.seal).keep, state.engine),
-        "evaluations": EvaluationWorker(state).run,
+        "evaluations": EvaluationWorker(state, partial(wakes.on, "evaluations")).run,
         "history": HistorySampler(state).run,
         # What evaluations ask is in flight here, as requests are in API processes.
         **{name: each for name, each in api_work(state).items() if name in IN_FLIGHT},

@@ -44,7 +44,7 @@ from tenora_platform.usage.partitions import UsageMonths
 from whole_installation import Whole, check_all, fill, go_on, noon, tables, tenora
 
 BY_THEMSELVES = frozenset(
-    {"reconciliations", "reconciled_days", "history_marks", "webhook_queue"}
+    {"reconciliations", "moved_days", "history_marks", "webhook_queue"}
     | {f"{what}_{span}" for what in ("engine", "service") for span in ("minutes", "hours")}
 )
 """Tables in which a platform that serves writes by itself."""

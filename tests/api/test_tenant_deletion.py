@@ -38,7 +38,7 @@ LATER = timedelta(0)
 
 _OTHERS_TENANTS = {
     "canaries": "tenant",
-    "reconciled_days": "of_tenant",
+    "moved_days": "tenant",
     "reconciliations": "only_tenant",
     "share_minutes": "served",
     "usage_events": "tenant_no",

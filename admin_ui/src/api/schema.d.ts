@@ -7382,8 +7382,7 @@ export interface components {
         };
         /**
          * Looked
-         * @description How many rows of each layer were compared. `days` are tenants' days, of which `days_kept`
-         *     stood as they were when they were found right.
+         * @description How many rows of each layer were compared. `days` are tenants' days.
          */
         Looked: {
             /**
@@ -7401,11 +7400,6 @@ export interface components {
              * @default 0
              */
             days: number;
-            /**
-             * Days Kept
-             * @default 0
-             */
-            days_kept: number;
             /**
              * Engine Days
              * @default 0
@@ -10294,9 +10288,9 @@ export interface components {
         };
         /**
          * RunCreate
-         * @description What to reconcile. `full` (the default) is every event; `recent` is the days that have not
-         *     ended, and those whose sums have changed since they were last found correct. Days are UTC and
-         *     inclusive.
+         * @description What to reconcile. `full` (the default) is every event, and price lists, accounts, credit,
+         *     invoices and the ledger's chains; `recent` is usage of the days that have not ended, and of
+         *     those that have changed since they were last found correct. Days are UTC and inclusive.
          */
         RunCreate: {
             /** First */

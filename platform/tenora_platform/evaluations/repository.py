@@ -103,6 +103,12 @@ async def waiting(session: AsyncSession, now: datetime, limit: int) -> list[Eval
     return list(await session.scalars(query))
 
 
+async def any_open(session: AsyncSession) -> bool:
+    """Whether an evaluation of any tenant is, also if its time has not come."""
+    query = select(EvaluationRow.id).where(EvaluationRow.state.in_(OPEN)).limit(1)
+    return await session.scalar(query) is not None
+
+
 async def is_open(session: AsyncSession, evaluation_id: str) -> bool:
     query = select(EvaluationRow.state).where(EvaluationRow.id == evaluation_id)
     return await session.scalar(query) in OPEN

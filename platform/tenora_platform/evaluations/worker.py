@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,6 +34,7 @@ from tenora_platform.evaluations.repository import Ask
 from tenora_platform.evaluations.schemas import OPEN, Item, Subject
 from tenora_platform.evaluations.tables import EvaluationRow
 from tenora_platform.events import repository as events
+from tenora_platform.live.wakes import Wake
 from tenora_platform.locks import try_lock
 from tenora_platform.mending import mended
 from tenora_platform.outages import is_own_fault, log_failure
@@ -42,6 +43,8 @@ from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState
 
 POLL_S = 2.0
+_QUIET_S = 15.0
+"""While none is open."""
 SWEEP_EVERY_S = 3600.0
 RETRY_S = 5.0
 AT_ONCE = 4  # requests of one evaluation
@@ -61,8 +64,11 @@ class _StopError(Exception):
 class EvaluationWorker:
     """One in each worker; locks keep an evaluation to one of them, and a tenant to one turn."""
 
-    def __init__(self, state: AppState) -> None:
+    def __init__(self, state: AppState, wakes: Callable[[], Wake] = Wake) -> None:
+        """`wakes`: an evaluation was created or changed."""
         self._state = state
+        self._wakes = wakes
+        self._none_open = False
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
@@ -71,7 +77,7 @@ class EvaluationWorker:
         await asyncio.gather(self._go_on(sweeps=True), *(self._go_on(sweeps=False) for _ in others))
 
     async def _go_on(self, *, sweeps: bool) -> None:
-        sweep_s = 0.0
+        sweep_s, wake = 0.0, self._wakes()
         while True:
             try:
                 if sweeps and time.monotonic() >= sweep_s:
@@ -83,7 +89,7 @@ class EvaluationWorker:
                 await asyncio.sleep(RETRY_S)
                 continue
             if not worked:
-                await asyncio.sleep(POLL_S)
+                await wake.wait(_QUIET_S if self._none_open else POLL_S, POLL_S)
 
     async def sweep(self, now: datetime | None = None) -> int:
         """Delete what ended too long ago; how many."""
@@ -104,6 +110,9 @@ class EvaluationWorker:
     async def run_once(self) -> bool:
         """A turn of the evaluation whose turn it is; whether there was one."""
         async with self._state.db.admin_session() as session:
+            self._none_open = not await repository.any_open(session)
+            if self._none_open:
+                return False
             rows = await repository.waiting(session, datetime.now(UTC), LOOKED_AT)
         busy: set[str] = set()
         for row in rows:

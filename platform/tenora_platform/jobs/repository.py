@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.ids import new_id
 from tenora_platform.jobs.tables import JobRow
+from tenora_platform.live.noticing import note as note_change
 
 LOST_AFTER = timedelta(seconds=30)
 """A worker that has not said for so long that it works on a job does not."""
@@ -26,6 +27,7 @@ async def ask(session: AsyncSession, kind: str, spec: dict[str, Any], asked_by: 
         return waiting
     row = JobRow(id=new_id("job"), kind=kind, state="waiting", asked_by=asked_by, spec=spec)
     session.add(row)
+    note_change(session, ["jobs"])
     await session.flush()
     await session.refresh(row)
     return row

@@ -16,10 +16,13 @@ from tenora_platform.ids import new_id
 from tenora_platform.jobs import repository
 from tenora_platform.jobs.tables import JobRow
 from tenora_platform.jobs.work import Asked, Step, Work
+from tenora_platform.live.wakes import Wake
 
 BEAT_S = 10.0
 KEPT = timedelta(days=90)
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 10.0
+_DEAF_EVERY_S = 1.0
+"""Without word of what is asked for."""
 _FORGET_EVERY_S = 3600.0
 _log = structlog.get_logger(__name__)
 
@@ -27,8 +30,9 @@ _log = structlog.get_logger(__name__)
 class JobWorker:
     """One runs in each worker; each job is worked on by one of them."""
 
-    def __init__(self, db: Database, works: Mapping[str, Work]) -> None:
-        """`works` by kind."""
+    def __init__(self, db: Database, works: Mapping[str, Work], wake: Wake | None = None) -> None:
+        """`works` by kind; `wake`: what was asked for."""
+        self._wake = wake or Wake()
         self._db = db
         self._works = works
         self._name = new_id("worker")
@@ -43,7 +47,7 @@ class JobWorker:
                 await self._forget()
             except (SQLAlchemyError, OSError) as error:
                 _log.warning("jobs wait", reason=plain_reason(error))
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await self._wake.wait(_LOOK_EVERY_S, _DEAF_EVERY_S)
 
     async def run_once(self) -> bool:
         """Work on the oldest job that nobody works on; returns whether there was one."""

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tenora_engine.sealing import Seal
-from tenora_platform.live.topics import TOPICS
+from tenora_platform.live.topics import FOR_WORKERS, TOPICS
 
 Heard = Callable[[str | None, frozenset[str]], None]
 """Of whose things which topics have changed: a tenant's by its id, EVERYBODY's; None: the
@@ -107,4 +107,4 @@ def _tell(heard: Heard, raw: bytes) -> None:
         _log.warning("a change message could not be read", reason=str(error))
         return
     for whose, topics in message.items():
-        heard(whose or None, frozenset(topics) & TOPICS)
+        heard(whose or None, frozenset(topics) & (TOPICS | FOR_WORKERS))

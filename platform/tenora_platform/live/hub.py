@@ -17,7 +17,7 @@ from tenora_platform.live import wire
 from tenora_platform.live.changes import EVERYBODY, Changes
 from tenora_platform.live.sources import Source
 from tenora_platform.live.stream import Stream
-from tenora_platform.live.topics import SHARED
+from tenora_platform.live.topics import SHARED, TOPICS
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.outages import log_failure
 
@@ -102,7 +102,10 @@ class Hub:
                 code="too_many_streams",
             )
 
-    def _heard(self, whose: str | None, topics: frozenset[str]) -> None:
+    def _heard(self, whose: str | None, heard: frozenset[str]) -> None:
+        topics = heard & TOPICS
+        if not topics:
+            return
         for stream in self._streams:
             if stream.tenant_id is None or whose in (EVERYBODY, stream.tenant_id):
                 stream.change(topics)

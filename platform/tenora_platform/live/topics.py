@@ -36,6 +36,9 @@ TOPICS = frozenset(
     }
 )
 
+FOR_WORKERS = frozenset({"jobs"})
+"""Heard by workers alone."""
+
 BUSY = frozenset(
     {"audit", "events", "rejections", "requests", "service", "usage", "waits", "webhooks"}
 )
@@ -73,7 +76,6 @@ BY_TABLE: Mapping[str, frozenset[str]] = {
         "prices": "prices",
         "price_versions": "prices",
         "reconciliations": "reconciliation",
-        "reconciled_days": "reconciliation",
         "canary_rounds": "reconciliation",
         "kept_contents": "requests",
         "rejected_calls": "rejections",
@@ -121,6 +123,7 @@ SILENT = frozenset(
         "ledger_balances",
         "ledger_due",
         "ledger_entries",
+        "moved_days",
         "request_wait_parts",
         "request_waits",
         "service_hours",

@@ -60,6 +60,9 @@ class Prober:
 
     async def run_once(self) -> bool:
         """Ask the next version, if one waits; whether one did."""
+        async with self._state.db.admin_session() as session:
+            if await repository.next_due(session, datetime.now(UTC)) is None:
+                return False
         async with self._state.db.admin_session() as guard:
             if not await try_lock(guard, _LOCK):
                 return False

@@ -16,8 +16,9 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from tenora_platform.object_store import open_object_store
+from tenora_platform.reconciliation.bounds import Bounds, Window
 from tenora_platform.reconciliation.differences import Differences, Kind
-from tenora_platform.reconciliation.reading import Bounds, Snapshot, Window
+from tenora_platform.reconciliation.reading import Snapshot
 from tenora_platform.usage.archive import ArchiveError, Tally, events_in
 from tenora_platform.usage.partitions import after, bound
 

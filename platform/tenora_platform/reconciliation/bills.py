@@ -33,7 +33,7 @@ class BillRow:
     voided_at: str | None
     taken_at: str | None
     posted: str | None
-    digest: str | None  # where it was asked for
+    digest: str
 
     @property
     def tell(self) -> tuple[str, date, str]:
@@ -81,7 +81,7 @@ def _compare_bill(
         )
         return
     digest = final.get("digest")
-    if None not in (digest, row.digest) and digest != row.digest:
+    if digest not in (None, row.digest):
         found.add(
             Kind.INVOICE_CHANGED, *row.tell, "the invoice as it was made final", "other values"
         )

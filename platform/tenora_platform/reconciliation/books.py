@@ -74,15 +74,17 @@ def compare_engine(
     stored: Mapping[tuple[str, date], Counted],
     now: datetime,
     found: Differences,
+    since: date = date.min,
 ) -> int:
     """What engines counted beside events and dead letters, for the days that all engines have
-    counted whole. Of an engine that has gone before a day was over, the last is not known, so there
-    may be more events, and as many more as were stored from the API's copies. Of a day that is
-    hardly over, some may be on their way. Returns how many sequences that are."""
+    counted whole, none of them before `since`. Of an engine that has gone before a day was over,
+    the last is not known, so there may be more events, and as many more as were stored from the
+    API's copies. Of a day that is hardly over, some may be on their way. Returns how many sequences
+    that are."""
     least: dict[tuple[str, date], Counted] = {}
     most: dict[tuple[str, date], Counted] = {}
     unfinished: set[tuple[str, date]] = set()
-    since, waiting = date.min, 0
+    waiting = 0
     for each in tallies:
         place = each.tenant_id, each.day
         most[place] = added(most.get(place, NOTHING), each.counted)

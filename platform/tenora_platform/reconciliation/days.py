@@ -1,75 +1,73 @@
-"""Which days a run looks at: those that are not over, and those whose sums are not as they were
-when the day was found right. Digests of sums stand for days; who keeps them is not known here."""
+"""Which days a run looks at: those since the last run that settled days, and older ones that moved
+since they were found right. Marks say which moved; who clears them is not known here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from hashlib import blake2b
 
-from tenora_platform.reconciliation.reading import Snapshot, Window
-from tenora_platform.secret import ServerSecret
+from tenora_platform.reconciliation.bounds import Bounds, Window
+from tenora_platform.reconciliation.reading import Snapshot
 
 OPEN_DAYS = 2
 """Today and the day before: usage still arrives for them."""
 
-Day = tuple[int, date]
-"""Tenant number and UTC day."""
+Day = tuple[str, date]
+"""Tenant and UTC day."""
+
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Digests:
-    """Of each tenant's day as it stands, and as it stood when it was found right."""
+class Moved:
+    """`marks` are the numbers of each day's; days after `settled_through` are looked at without
+    one, all of them where that is None."""
 
-    now: Mapping[Day, bytes]
-    kept: Mapping[Day, bytes]
+    marks: Mapping[Day, list[int]]
+    settled_through: date | None
 
-    def moved(self, first_open: date) -> set[Day]:
-        """What has to be looked at."""
-        every = self.now.keys() | self.kept.keys()
-        return {
-            day for day in every if day[1] >= first_open or self.now.get(day) != self.kept.get(day)
-        }
+    def parts(self, of: Bounds, numbers: Mapping[str, int]) -> list[Bounds]:
+        """What has to be looked at within these, in parts of which none holds a day of another's.
+        `numbers` are the tenants'."""
+        if self.settled_through is None:
+            return [of]
+        first = self.settled_through + _DAY
+        old = [
+            (numbers.get(tenant_id, 0), tenant_id, day)  # 0 is nobody's
+            for tenant_id, day in self.marks
+            if day < first and of.has(tenant_id, day)
+        ]
+        parts = [Bounds(windows=windows_of(old))] if old else []
+        if of.last is None or of.last >= first:
+            parts.append(of.since(first))
+        return parts
+
+    def seen(self, of: Bounds, wrong: set[Day]) -> list[int]:
+        """The marks of days within these that nothing is wrong with."""
+        return [
+            number
+            for day, numbers in self.marks.items()
+            if day not in wrong and of.has(*day)
+            for number in numbers
+        ]
 
 
-def read_digests(snapshot: Snapshot, secret: ServerSecret) -> Digests:
-    """Keyed, so that who can write to the database cannot make one up."""
-    key = secret.key("reconciled-days")
-    found: dict[Day, list[object]] = {}
-    for table in ("usage_days", "usage_hours"):
-        rows = snapshot.all(_DAYS if table == "usage_days" else _HOURS)
-        for tenant_no, day, count, digest in rows:
-            found.setdefault((tenant_no, day), []).extend((table, count, digest))
-    now = {
-        day: blake2b(repr((*day, *parts)).encode(), key=key, digest_size=16).digest()
-        for day, parts in found.items()
-    }
-    kept = snapshot.all("SELECT of_tenant, day, digest FROM reconciled_days")
-    return Digests(now, {(no, day): bytes(digest) for no, day, digest in kept})
+def read_moved(snapshot: Snapshot) -> Moved:
+    marks: dict[Day, list[int]] = {}
+    for number, tenant_id, day in snapshot.all("SELECT no, tenant, day FROM moved_days"):
+        marks.setdefault((tenant_id, day), []).append(number)
+    settled = snapshot.one("SELECT max(settled_through) FROM reconciliations WHERE state = 'done'")
+    return Moved(marks, settled)
 
 
-def windows_of(days: Iterable[Day], tenants: Mapping[int, str]) -> list[Window]:
-    """The fewest windows that hold these days and no others."""
+def windows_of(days: Iterable[tuple[int, str, date]]) -> list[Window]:
+    """The fewest windows that hold these days (tenant's number, its id, day) and no others."""
     found: list[Window] = []
-    for tenant_no, day in sorted(days):
-        if tenant_no not in tenants:
-            continue
+    for number, tenant_id, day in sorted(days):
         last = found[-1] if found else None
-        if last is not None and last.tenant_no == tenant_no and day - last.last == _DAY:
-            found[-1] = Window(tenant_no, last.tenant_id, last.first, day)
+        if last is not None and last.tenant_id == tenant_id and day - last.last == _DAY:
+            found[-1] = Window(number, tenant_id, last.first, day)
         else:
-            found.append(Window(tenant_no, tenants[tenant_no], day, day))
+            found.append(Window(number, tenant_id, day, day))
     return found
-
-
-_DAY = timedelta(days=1)
-_DIGEST = "count(*), sum(hashtextextended(s::text, 0)::numeric)::text"
-_DAYS = (
-    f"SELECT t.no, s.day, {_DIGEST} FROM usage_days s JOIN tenants t ON t.id = s.tenant_id"
-    " GROUP BY t.no, s.day"
-)
-_HOURS = (
-    f"SELECT t.no, (s.hour AT TIME ZONE 'UTC')::date AS day, {_DIGEST}"
-    " FROM usage_hours s JOIN tenants t ON t.id = s.tenant_id GROUP BY 1, 2"
-)

@@ -10,8 +10,10 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, timedelta
+from typing import TypeVar
 
 import msgspec
 import psycopg
@@ -33,17 +35,21 @@ from tenora_platform.reconciliation.accounts import (
 )
 from tenora_platform.reconciliation.archives import Archives
 from tenora_platform.reconciliation.bills import compare_bills, compare_taken
-from tenora_platform.reconciliation.days import OPEN_DAYS, Digests, read_digests, windows_of
+from tenora_platform.reconciliation.bounds import Bounds
+from tenora_platform.reconciliation.days import OPEN_DAYS, read_moved
 from tenora_platform.reconciliation.differences import Differences, Kind
 from tenora_platform.reconciliation.events import EventBook, compare_places
 from tenora_platform.reconciliation.letters import Letter, compare_letters, counted_letters
 from tenora_platform.reconciliation.lists import compare_lists
 from tenora_platform.reconciliation.postings import compare_postings
-from tenora_platform.reconciliation.reading import Bounds, Lists, Snapshot
+from tenora_platform.reconciliation.reading import Snapshot
 from tenora_platform.reconciliation.sums import compare_sums, days_of
-from tenora_platform.reconciliation.task import Looked, Result, Scope, Settled, Task, Waiting
+from tenora_platform.reconciliation.task import Looked, Result, Settled, Task, Waiting
 from tenora_platform.secret import ServerSecret
 from tenora_platform.usage.seal import Seals
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class UnknownTenantError(ValueError):
@@ -57,7 +63,7 @@ def prove(task: Task) -> Result:
     with psycopg.connect(task.database_url) as link:
         run = Run(Snapshot(link), secret, task)
         run.compare()
-    if task.scope.mode == "full":
+    if run.is_full:
         asyncio.run(walk_ledger(task, run.found))
     found = run.found
     return Result(
@@ -68,7 +74,6 @@ def prove(task: Task) -> Result:
         differences={kind.value: count for kind, count in found.counts.items()},
         named=found.named,
         settled=run.settled(),
-        wrong=run.wrong(),
     )
 
 
@@ -93,14 +98,20 @@ class Run:
     def __init__(self, snapshot: Snapshot, secret: ServerSecret, task: Task) -> None:
         self.snapshot = snapshot
         self.found = Differences()
-        self._task = task
-        self._secret = secret
+        scope = task.scope
+        self.is_full = scope.mode == "full"
         self._seals = Seals(secret)
-        self._lists: Lists = snapshot.lists(self._seals)
-        self._digests: Digests = read_digests(snapshot, secret)
-        self._first_open = snapshot.at.date() - timedelta(days=OPEN_DAYS - 1)
-        self._all = self._bounds(task.scope)
-        self._looked_at = self._chosen(task.scope)
+        self._numbers = snapshot.tenants()
+        if scope.tenant_id is not None and scope.tenant_id not in self._numbers:
+            raise UnknownTenantError(f"There is no tenant with the id {scope.tenant_id!r}.")
+        number = None if scope.tenant_id is None else self._numbers[scope.tenant_id]
+        self._all = Bounds(number, scope.tenant_id, scope.first, scope.last)
+        self._moved = read_moved(snapshot)
+        self._parts = [self._all]
+        if not self.is_full:
+            self._parts = self._moved.parts(self._all, self._numbers)
+        self._everything = any(part.everything for part in self._parts)
+        self._lists = snapshot.lists(self._seals, self._numbers, self._parts)
         self._book = EventBook(self._lists.series, self._lists.tariffs, self._seals, self.found)
         self._archives = Archives(snapshot, task.object_store, self.found)
         self._letters: list[Letter] = snapshot.letters()
@@ -109,35 +120,19 @@ class Run:
 
     def compare(self) -> None:
         self._compare_series()
-        compare_lists(*self.snapshot.price_rows(), self.snapshot.price_entries(), self.found)
-        if self._task.scope.mode == "full" and self._all.everything:
-            self._compare_accounts()
         self._compare_events()
         self._compare_ledger()
         self._compare_engine()
+        if self.is_full:
+            self._compare_what_is_no_usage()
+
+    def _compare_what_is_no_usage(self) -> None:
+        snapshot, found = self.snapshot, self.found
+        compare_lists(*snapshot.price_rows(), snapshot.price_entries(), found)
+        if self._all.everything:
+            self._compare_accounts()
+        compare_postings(snapshot, found)
         self._compare_invoices()
-
-    def _bounds(self, scope: Scope) -> Bounds:
-        numbers = {tenant_id: no for no, tenant_id in self._lists.tenants.items()}
-        if scope.tenant_id is not None and scope.tenant_id not in numbers:
-            raise UnknownTenantError(f"There is no tenant with the id {scope.tenant_id!r}.")
-        tenant_no = numbers[scope.tenant_id] if scope.tenant_id is not None else None
-        return Bounds(tenant_no, scope.tenant_id, scope.first, scope.last)
-
-    def _chosen(self, scope: Scope) -> Bounds:
-        """What events are looked at of: all that is in bounds, or the days that have moved."""
-        if scope.mode == "full":
-            return self._all
-        days = [day for day in self._digests.moved(self._first_open) if self._within(*day)]
-        return Bounds(windows=windows_of(days, self._lists.tenants))
-
-    def _within(self, tenant_no: int, day: date) -> bool:
-        bounds = self._all
-        return (
-            bounds.tenant_no in (None, tenant_no)
-            and (bounds.first is None or day >= bounds.first)
-            and (bounds.last is None or day <= bounds.last)
-        )
 
     def _compare_series(self) -> None:
         for tenant_id, series_id in self._lists.wrong_series:
@@ -156,16 +151,17 @@ class Run:
         """Month by month, so that not all of them are in memory at once."""
         self._archives.wanted = {each.key for each in self._of_archives()}
         self._counted |= {"hour_rows": 0, "day_rows": 0}
-        volumes = self.snapshot.volumes() if self._looked_at.everything else {}
-        for part in self._looked_at.by_month(self.snapshot.months()):
-            self._compare_part(part)
-            if self._looked_at.everything:
-                own = {of: volumes.pop(of) for of in list(volumes) if part.holds(of.month)}
-                compare_places(self._book.places, own, self.found)
-            self._book.places.clear()
+        volumes = self.snapshot.volumes() if self._everything else {}
+        for part in self._parts:
+            for month in part.by_month(self.snapshot.months(part)):
+                self._compare_month(month)
+                if self._everything:
+                    own = {of: volumes.pop(of) for of in list(volumes) if month.holds(of.month)}
+                    compare_places(self._book.places, own, self.found)
+                self._book.places.clear()
         self._compare_waiting()
 
-    def _compare_part(self, bounds: Bounds) -> None:
+    def _compare_month(self, bounds: Bounds) -> None:
         """Events with their seals and prices; then hours and days with what they add up to."""
         snapshot, book = self.snapshot, self._book
         book.add_events(snapshot.events(bounds))
@@ -197,29 +193,31 @@ class Run:
             self.found.add(Kind.UNRATED_UNLISTED, *self._book.unrated[key])
 
     def _compare_ledger(self) -> None:
-        snapshot, bounds = self.snapshot, self._all
-        used, posted = snapshot.used(bounds), snapshot.posted(bounds)
+        snapshot = self.snapshot
+        used, posted = self._of_parts(snapshot.used), self._of_parts(snapshot.posted)
         self._counted["ledger_amounts"] = len(posted)
         self._waits["ledger_days"] = books.compare_ledger(
             used, posted, snapshot.due(), snapshot.at, self.found
         )
-        compare_postings(snapshot, self.found)
 
     def _compare_engine(self) -> None:
-        snapshot, bounds = self.snapshot, self._all
-        tallies, stored = snapshot.tallies(bounds), snapshot.stored(bounds)
+        snapshot = self.snapshot
+        tallies = [each for part in self._parts for each in snapshot.tallies(part)]
+        stored = self._of_parts(snapshot.stored)
+        self._counted["days"] = len(stored)
         letters = self._letters_now()
         self._waits["dead_letters"] = compare_letters(letters, self.found)
         for place, counted in counted_letters(letters).items():
-            if self._within_id(*place):
+            if any(part.has(*place) for part in self._parts):
                 stored[place] = books.added(stored.get(place, books.NOTHING), counted)
-        if not self._looked_at.everything:
+        if not self._everything:
             unsure = counted_letters(self._of_archives()).keys()
             tallies = [each for each in tallies if (each.tenant_id, each.day) not in unsure]
             stored = {place: each for place, each in stored.items() if place not in unsure}
         self._counted["engine_days"] = len(tallies)
+        since = date.min if self.is_full else snapshot.engines_whole_since()
         self._waits["engine_sequences"] = books.compare_engine(
-            tallies, stored, snapshot.at, self.found
+            tallies, stored, snapshot.at, self.found, since
         )
 
     def _of_archives(self) -> list[Letter]:
@@ -238,50 +236,37 @@ class Run:
 
     def _compare_invoices(self) -> None:
         snapshot = self.snapshot
-        bills = snapshot.bills(digests=self._task.scope.mode == "full")
         self._counted["invoices"] = compare_bills(
-            bills, snapshot.payments(), snapshot.bill_entries(), self.found
+            snapshot.bills(), snapshot.payments(), snapshot.bill_entries(), self.found
         )
         compare_taken(snapshot.taken_too_much(), self.found)
 
-    def _within_id(self, tenant_id: str, day: date) -> bool:
-        mine = self._all.tenant_id in (None, tenant_id)
-        return mine and self._within(self._all.tenant_no or 0, day)
+    def _of_parts(self, read: Callable[[Bounds], dict[_Key, _Value]]) -> dict[_Key, _Value]:
+        """Of all parts, of which no two have a day in common."""
+        found: dict[_Key, _Value] = {}
+        for part in self._parts:
+            found |= read(part)
+        return found
 
     def looked(self) -> Looked:
-        days = [day for day in self._digests.now if self._within(*day)]
         return Looked(
             events=self._book.events - self._archives.events,
             archived_events=self._archives.events,
             occupancy_events=self._book.occupancy_events,
-            days=len(days),
-            days_kept=len(days) - len(self._days_looked_at()),
             **self._counted,
         )
 
     def waiting(self) -> Waiting:
         return Waiting(**self._waits)
 
-    def settled(self) -> list[Settled]:
-        """Days that are over, were looked at, and nothing is wrong with."""
-        wrong = set(self.wrong())
-        return [
-            Settled(tenant_no=day[0], day=day[1], digest=self._digests.now[day])
-            for day in self._days_looked_at()
-            if day[1] < self._first_open and day not in wrong
-        ]
-
-    def wrong(self) -> list[tuple[int, date]]:
-        numbers = {tenant_id: no for no, tenant_id in self._lists.tenants.items()}
-        return sorted(
-            (numbers[tenant_id], day) for tenant_id, day in self.found.wrong if tenant_id in numbers
+    def settled(self) -> Settled:
+        wrong = self.found.wrong
+        through = self.snapshot.at.date() - timedelta(days=OPEN_DAYS)
+        return Settled(
+            through=through if self._all.everything else None,
+            marks=self._moved.seen(self._all, wrong),
+            wrong=sorted(wrong),
         )
-
-    def _days_looked_at(self) -> set[tuple[int, date]]:
-        there = {day for day in self._digests.now if self._within(*day)}
-        if self._looked_at.windows is None:
-            return there
-        return there & self._digests.moved(self._first_open)
 
 
 def _end_with_owner() -> None:

@@ -4,9 +4,9 @@ Rows of events come through a server-side cursor, in binary. It compares nothing
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, LiteralString
 from uuid import UUID
@@ -18,126 +18,24 @@ from tenora_platform.invoices.digest import DIGESTS
 from tenora_platform.reconciliation.accounts import Account, Entry, Since, Tax
 from tenora_platform.reconciliation.bills import FINAL, PAID, VOID, BillRow, Taken
 from tenora_platform.reconciliation.books import Counted, Place, Tally
+from tenora_platform.reconciliation.bounds import Bounds
 from tenora_platform.reconciliation.events import Volume
 from tenora_platform.reconciliation.letters import Letter
 from tenora_platform.reconciliation.lists import CREATED, WITHDRAWN, ListRow, Price
 from tenora_platform.reconciliation.series import Held, Series
 from tenora_platform.reconciliation.sums import METERS, PRICED, SumRow
 from tenora_platform.reconciliation.tariff import Tariff, picos, tariffs
+from tenora_platform.usage.engine_totals import COPIES
 from tenora_platform.usage.seal import EVENT_COLUMNS, OCCUPANCY_COLUMNS, Seals
 
 _AT_ONCE = 5000
-_DAY = timedelta(days=1)
 Link = psycopg.Connection[tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A tenant's days, from `first` to `last`."""
-
-    tenant_no: int
-    tenant_id: str
-    first: date
-    last: date
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What is looked at: of one tenant or of all, from a day to another or ever. `windows`: these
-    alone."""
-
-    tenant_no: int | None = None
-    tenant_id: str | None = None
-    first: date | None = None
-    last: date | None = None
-    windows: Sequence[Window] | None = None
-
-    @property
-    def everything(self) -> bool:
-        every = (self.tenant_no, self.first, self.last, self.windows)
-        return all(each is None for each in every)
-
-    def holds(self, day: date) -> bool:
-        """Whether it lies within, of whichever tenant; of no windows."""
-        first, last = self.first or date.min, self.last or date.max
-        return self.windows is None and first <= day <= last
-
-    def by_month(self, months: Sequence[date]) -> Iterator[Bounds]:
-        """The same in parts that follow one another, none longer than a month of `months` (their
-        first days, in order) and those up to the next; the first and the last reach as far as the
-        whole does. A part that holds nothing is left out."""
-        begins = [None, *months[1:]]
-        ends = [*(each - _DAY for each in months[1:]), None]
-        for first, last in zip(begins, ends, strict=True):
-            part = self._within(first, last)
-            if part is not None:
-                yield part
-
-    def _within(self, first: date | None, last: date | None) -> Bounds | None:
-        if self.windows is not None:
-            cut = [
-                Window(each.tenant_no, each.tenant_id, *span)
-                for each in self.windows
-                if (span := _overlap(each.first, each.last, first, last)) is not None
-            ]
-            return Bounds(windows=cut) if cut else None
-        span = _overlap(self.first or date.min, self.last or date.max, first, last)
-        if span is None:
-            return None
-        begin, end = span
-        return replace(
-            self,
-            first=None if begin == date.min else begin,
-            last=None if end == date.max else end,
-        )
-
-    def of(
-        self, table: LiteralString, tenant: LiteralString, time: LiteralString
-    ) -> tuple[LiteralString, list[Any]]:
-        """FROM `table`, called t, what lies within, by its columns of the tenant (number or id) and
-        of a time or day."""
-        by_id = tenant != "tenant_no"
-        if self.windows is not None:
-            kind: LiteralString = "text" if by_id else "integer"
-            begins = [begin_of(each.first) for each in self.windows]
-            ends = [begin_of(each.last + _DAY) for each in self.windows]
-            owners = [each.tenant_id if by_id else each.tenant_no for each in self.windows]
-            joined = (
-                f" FROM {table} AS t JOIN unnest(%s::{kind}[], %s::timestamptz[],"
-                f" %s::timestamptz[]) AS w (w_owner, w_begin, w_end) ON t.{tenant} = w.w_owner"
-                f" AND t.{time} >= w.w_begin AND t.{time} < w.w_end"
-            )
-            return joined, [owners, begins, ends]
-        found: LiteralString = f" FROM {table} AS t WHERE true"
-        values: list[Any] = []
-        if self.tenant_no is not None:
-            found += f" AND t.{tenant} = %s"
-            values.append(self.tenant_id if by_id else self.tenant_no)
-        if self.first is not None:
-            found += f" AND t.{time} >= %s"
-            values.append(begin_of(self.first))
-        if self.last is not None:
-            found += f" AND t.{time} < %s"
-            values.append(begin_of(self.last + _DAY))
-        return found, values
-
-
-def _overlap(
-    first: date, last: date, begin: date | None, end: date | None
-) -> tuple[date, date] | None:
-    found = max(first, begin or first), min(last, end or last)
-    return found if found[0] <= found[1] else None
-
-
-def begin_of(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Lists:
     """Who and what events refer to by number."""
 
-    tenants: dict[int, str]  # by number
     series: dict[int, Series]
     wrong_series: list[tuple[str, int]]  # tenant and id of those that are not what their key says
     tariffs: dict[int, Tariff]
@@ -169,15 +67,20 @@ class Snapshot:
             cursor.execute(query, values)
             yield from cursor
 
-    def lists(self, seals: Seals) -> Lists:
-        tenants = dict(self.all("SELECT no, id FROM tenants"))
-        numbers = {tenant_id: no for no, tenant_id in tenants.items()}
+    def tenants(self) -> dict[str, int]:
+        """Their numbers by id."""
+        return dict(self.all("SELECT id, no FROM tenants"))
+
+    def lists(self, seals: Seals, numbers: Mapping[str, int], parts: Sequence[Bounds]) -> Lists:
+        """With the series that these parts are of; of the whole all there are."""
         series: dict[int, Series] = {}
         wrong: list[tuple[str, int]] = []
         columns: LiteralString = ", ".join(SERIES_COLUMNS)
-        for series_id, key, *values in self.stream(
-            f"SELECT id, key, {columns} FROM usage_series", ()
-        ):
+        source: LiteralString = f"SELECT id, key, {columns} FROM usage_series"
+        of: list[Any] = []
+        if not any(part.everything for part in parts):
+            source, of = f"{source} WHERE id = ANY(%s)", [self._series_of(parts)]
+        for series_id, key, *values in self.stream(source, of):
             row = dict(zip(SERIES_COLUMNS, values, strict=True))
             if seals.series(values) != bytes(key):
                 wrong.append((row["tenant_id"], series_id))
@@ -193,7 +96,15 @@ class Snapshot:
         held, known = self._price_lists()
         for each in series.values():
             each.hold(held)
-        return Lists(tenants, series, wrong, known, held)
+        return Lists(series, wrong, known, held)
+
+    def _series_of(self, parts: Sequence[Bounds]) -> list[int]:
+        found: set[int] = set()
+        for part in parts:
+            for table, tenant, time in _OF_SERIES:
+                source, values = part.of(table, tenant, time)
+                found |= {row[0] for row in self.all(f"SELECT DISTINCT series_id{source}", values)}
+        return sorted(found)
 
     def _price_lists(self) -> tuple[list[Held], dict[int, Tariff]]:
         rows = self.all(
@@ -284,10 +195,15 @@ class Snapshot:
         micros: LiteralString = "(t.day - date '1970-01-01')::bigint * 86400000000"
         return self.stream(f"SELECT tenant_id, {micros}, {_SUM}{source}", values)
 
-    def months(self) -> list[date]:
-        """The first days of those in which there are sums, in order; there is one at least."""
+    def months(self, bounds: Bounds) -> list[date]:
+        """The first days of those within in which there are sums, in order; there is one at
+        least."""
+        if bounds.windows is not None:
+            days = {day for each in bounds.windows for day in (each.first, each.last)}
+            return sorted({day.replace(day=1) for day in days})
+        source, values = bounds.of("usage_days", "tenant_id", "day")
         rows = self.all(
-            "SELECT date_trunc('month', day)::date FROM usage_days GROUP BY 1 ORDER BY 1"
+            f"SELECT DISTINCT date_trunc('month', t.day)::date{source} ORDER BY 1", values
         )
         return [row[0] for row in rows] or [self.at.date().replace(day=1)]
 
@@ -361,9 +277,17 @@ class Snapshot:
         )
         return [Tally(row[0], row[1], row[2], row[3:8], row[8], row[9]) for row in rows]
 
-    def bills(self, *, digests: bool) -> list[BillRow]:
+    def engines_whole_since(self) -> date:
+        """From when on every engine that has counted anything has counted all of a day."""
+        since: date | None = self.one(
+            "SELECT max(whole_since) FROM engine_outboxes o WHERE engine <> %s"
+            " AND EXISTS (SELECT FROM engine_totals x WHERE x.engine = o.engine)",
+            [COPIES],
+        )
+        return since or date.min
+
+    def bills(self) -> list[BillRow]:
         """Those with a number."""
-        told = f"LEFT JOIN ({DIGESTS}) d USING (id)" if digests else ""
         rows = self.all(
             "SELECT i.id, i.tenant_id, i.kind, i.status, i.period, i.number, i.total::text,"
             " coalesce((SELECT sum(l.amount) FROM invoice_lines l WHERE l.invoice_id = i.id),"
@@ -372,8 +296,8 @@ class Snapshot:
             " FROM ledger_entries e JOIN ledger_accounts a ON a.id = e.account_id"
             " JOIN ledger_transactions t ON t.id = e.transaction_id"
             " WHERE t.id = i.ledger_transaction_id AND t.kind = i.kind AND t.reference = i.id"
-            f" AND a.name = 'receivable'), {'d.digest' if digests else 'NULL'}"
-            f" FROM invoices i {told} WHERE i.status <> 'draft'"
+            " AND a.name = 'receivable'), d.digest"
+            f" FROM invoices i LEFT JOIN ({DIGESTS}) d USING (id) WHERE i.status <> 'draft'"
         )
         return [
             BillRow(*row[:9], *(at and at.isoformat() for at in row[9:11]), *row[11:])
@@ -449,6 +373,14 @@ SERIES_COLUMNS: tuple[LiteralString, ...] = (
     "asked_class",
 )
 """In the order in which a series' key takes them."""
+
+_OF_SERIES: Sequence[tuple[LiteralString, LiteralString, LiteralString]] = (
+    ("usage_events", "tenant_no", "event_time"),
+    ("occupancy_events", "tenant_no", "ends"),
+    ("usage_hours", "tenant_id", "hour"),
+    ("usage_days", "tenant_id", "day"),
+)
+"""Table, its columns of the tenant and of the time."""
 
 _EVENT: LiteralString = ", ".join((*EVENT_COLUMNS, "seal"))
 _OCCUPANCY: LiteralString = ", ".join((*OCCUPANCY_COLUMNS, "seal"))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import delete, func, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.canary.tables import CanaryRoundRow
 from tenora_platform.ids import new_id
-from tenora_platform.reconciliation.tables import ReconciledDayRow, ReconciliationRow
+from tenora_platform.reconciliation.tables import ReconciliationRow
 from tenora_platform.reconciliation.task import Scope, Settled
 
-_DAYS_AT_ONCE = 5000
+_AT_ONCE = 20_000
 
 
 async def ask(session: AsyncSession, scope: Scope, asked_by: str) -> ReconciliationRow:
@@ -57,11 +55,10 @@ async def next_waiting(session: AsyncSession) -> ReconciliationRow | None:
 
 async def orphans_wait_again(session: AsyncSession) -> None:
     """Runs whose worker died. Only for who holds the lock under which runs are done."""
-    await session.execute(
-        update(ReconciliationRow)
-        .where(ReconciliationRow.state == "running")
-        .values(state="waiting", started_at=None)
-    )
+    running = select(ReconciliationRow).where(ReconciliationRow.state == "running")
+    for row in await session.scalars(running):
+        row.state, row.started_at = "waiting", None
+    await session.flush()
 
 
 async def last_of(session: AsyncSession, asked_by: str, mode: str) -> datetime | None:
@@ -108,24 +105,19 @@ async def forget(session: AsyncSession, older_than: timedelta) -> None:
     await session.execute(delete(ReconciliationRow).where(ReconciliationRow.asked_at < before))
 
 
-async def keep_settled(
-    session: AsyncSession, settled: Sequence[Settled], wrong: Sequence[tuple[int, date]]
-) -> None:
-    """Days that were found right, and no more those of `wrong`, by tenant number."""
-    for at in range(0, len(settled), _DAYS_AT_ONCE):
-        values = [
-            {"of_tenant": each.tenant_no, "day": each.day, "digest": each.digest}
-            for each in settled[at : at + _DAYS_AT_ONCE]
-        ]
-        statement = insert(ReconciledDayRow).values(values)
-        await session.execute(
-            statement.on_conflict_do_update(
-                index_elements=["of_tenant", "day"],
-                set_={"digest": statement.excluded.digest, "checked_at": func.now()},
-            )
-        )
-    for at in range(0, len(wrong), _DAYS_AT_ONCE):
-        place = tuple_(ReconciledDayRow.of_tenant, ReconciledDayRow.day)
-        await session.execute(
-            delete(ReconciledDayRow).where(place.in_(wrong[at : at + _DAYS_AT_ONCE]))
-        )
+async def keep_settled(session: AsyncSession, settled: Settled) -> None:
+    """Its marks go, and days that are wrong have one: the next run looks at them again."""
+    for at in range(0, len(settled.marks), _AT_ONCE):
+        numbers = settled.marks[at : at + _AT_ONCE]
+        await session.execute(_CLEAR, {"numbers": numbers})
+    if settled.wrong:
+        tenants, days = zip(*settled.wrong, strict=True)
+        await session.execute(_MARK, {"tenants": list(tenants), "days": list(days)})
+
+
+_CLEAR = text("DELETE FROM moved_days WHERE no = ANY(CAST(:numbers AS bigint[]))")
+_MARK = text(
+    "INSERT INTO moved_days (tenant, day) SELECT w.tenant, w.day"
+    " FROM unnest(CAST(:tenants AS text[]), CAST(:days AS date[])) AS w (tenant, day)"
+    " WHERE NOT EXISTS (SELECT FROM moved_days m WHERE m.tenant = w.tenant AND m.day = w.day)"
+)

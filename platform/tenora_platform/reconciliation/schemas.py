@@ -18,9 +18,9 @@ Day = Annotated[date, Field(ge=EARLIEST.date(), lt=LATEST.date())]
 
 
 class RunCreate(Body):
-    """What to reconcile. `full` (the default) is every event; `recent` is the days that have not
-    ended, and those whose sums have changed since they were last found correct. Days are UTC and
-    inclusive."""
+    """What to reconcile. `full` (the default) is every event, and price lists, accounts, credit,
+    invoices and the ledger's chains; `recent` is usage of the days that have not ended, and of
+    those that have changed since they were last found correct. Days are UTC and inclusive."""
 
     mode: Mode = "full"
     tenant: Annotated[str, Field(max_length=100)] | None = None

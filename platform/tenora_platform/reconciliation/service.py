@@ -3,7 +3,6 @@ at a time in the whole installation. What is compared is the proof's affair."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -15,11 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import libpq_url, plain_reason
 from tenora_platform.installation import Installation
+from tenora_platform.live.wakes import Wake
 from tenora_platform.locks import try_lock
 from tenora_platform.reconciliation import repository
 from tenora_platform.reconciliation.child import ReconciliationFailedError, run_task
 from tenora_platform.reconciliation.tables import ReconciliationRow
-from tenora_platform.reconciliation.task import Mode, Result, Scope, Task
+from tenora_platform.reconciliation.task import Mode, Result, Scope, Settled, Task
 from tenora_platform.reconciliation.told import Told
 from tenora_platform.state import AppState
 
@@ -29,7 +29,9 @@ FIRST_AFTER_S = 300.0
 """A process that has just started has other things to do; so have those that live shortly."""
 KEPT = timedelta(days=90)
 BY_ITSELF = "schedule"
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 15.0
+_DEAF_EVERY_S = 1.0
+"""Without word of what is asked for."""
 _TELL_EVERY_S = 30.0
 _LOCK = "tenora:reconciliation"
 _log = structlog.get_logger(__name__)
@@ -38,8 +40,10 @@ _log = structlog.get_logger(__name__)
 class Reconciler:
     """One runs in each worker; a lock keeps them apart."""
 
-    def __init__(self, state: AppState) -> None:
+    def __init__(self, state: AppState, wake: Wake | None = None) -> None:
+        """`wake`: what was asked for."""
         self._state = state
+        self._wake = wake or Wake()
         self._db = state.db
         self._began_s = time.monotonic()
         self._told_s = 0.0
@@ -48,25 +52,27 @@ class Reconciler:
         """Works for ever; cancel it to stop."""
         while True:
             try:
-                await self.run_once()
+                while await self.run_once():
+                    pass
                 await self._tell()
             except (SQLAlchemyError, OSError) as error:
                 _log.warning("reconciliation could not run", reason=plain_reason(error))
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await self._wake.wait(_LOOK_EVERY_S, _DEAF_EVERY_S)
 
-    async def run_once(self) -> None:
-        """Whatever is asked for or due, unless another worker is at it."""
+    async def run_once(self) -> bool:
+        """Whatever is asked for or due, unless another worker is at it; whether there was any."""
         async with self._db.admin_session() as guard:
             if not await try_lock(guard, _LOCK):
-                return
+                return False
             async with self._db.admin_session() as session:
                 await repository.orphans_wait_again(session)
                 await self._ask_what_is_due(session)
                 row = await repository.next_waiting(session)
                 if row is None:
-                    return
+                    return False
                 row.state, row.started_at = "running", datetime.now(UTC)
             await self._do(row)
+            return True
 
     async def _ask_what_is_due(self, session: AsyncSession) -> None:
         if time.monotonic() - self._began_s < FIRST_AFTER_S:
@@ -119,7 +125,8 @@ class Reconciler:
             if result is not None:
                 row.difference_count = result.total
                 row.result = kept_form(result)
-                await repository.keep_settled(session, result.settled, result.wrong)
+                row.settled_through = result.settled.through
+                await repository.keep_settled(session, result.settled)
         self._told_s = 0.0
 
     async def _tell(self) -> None:
@@ -144,7 +151,8 @@ class Reconciler:
 
 
 def kept_form(result: Result) -> dict[str, object]:
-    """As JSON; without the days, which have a table of their own."""
-    plain = msgspec.to_builtins(msgspec.structs.replace(result, settled=[], wrong=[]))
+    """As JSON; without what is settled, which has a place of its own."""
+    plain = msgspec.to_builtins(msgspec.structs.replace(result, settled=Settled()))
     assert isinstance(plain, dict)
-    return {name: value for name, value in plain.items() if name not in ("settled", "wrong")}
+    del plain["settled"]
+    return plain

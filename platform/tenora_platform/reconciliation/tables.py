@@ -1,12 +1,12 @@
-"""Rows of reconciliations: what was asked for and what was found, and the days that were found
-right. The operator's alone."""
+"""Rows of reconciliations: what was asked for and what was found, and marks of days that moved. The
+operator's alone."""
 
 from __future__ import annotations
 
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import Date, DateTime, Integer, LargeBinary, Text, func
+from sqlalchemy import BigInteger, Date, DateTime, Identity, Integer, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -34,15 +34,15 @@ class ReconciliationRow(Base):
     difference_count: Mapped[int | None] = mapped_column(Integer)
     result: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
     error: Mapped[str | None] = mapped_column(Text)
+    settled_through: Mapped[date | None] = mapped_column(Date)  # of every tenant's days
 
 
-class ReconciledDayRow(Base):
-    """A tenant's day that a run found right. `digest`, keyed, is of its sums as they were then:
-    events are stored and rated together with their sums, so while these stay, so does the rest."""
+class MovedDayRow(Base):
+    """A mark on a day that was over when its sums, its engines' totals or its postings moved, made
+    by triggers on these, or whose last look found a difference. Gone once it is found right."""
 
-    __tablename__ = "reconciled_days"
+    __tablename__ = "moved_days"
 
-    of_tenant: Mapped[int] = mapped_column(Integer, primary_key=True)  # its number
-    day: Mapped[date] = mapped_column(Date, primary_key=True)
-    digest: Mapped[bytes] = mapped_column(LargeBinary)
-    checked_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    no: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    tenant: Mapped[str] = mapped_column(Text)
+    day: Mapped[date] = mapped_column(Date)

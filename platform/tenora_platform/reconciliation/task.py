@@ -15,8 +15,9 @@ Mode = Literal["recent", "full"]
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked at. `recent`: days that are not over, or whose sums have moved since they were
-    found right; `full`: every event. Days are UTC and inclusive."""
+    """What is looked at. `recent`: usage of the days since the last run that settled days, and of
+    older ones that are marked as moved; `full`: every event, and what is no usage (accounts, price
+    lists, credit, invoices, the ledger's chains). Days are UTC and inclusive."""
 
     mode: Mode = "full"
     tenant_id: str | None = None
@@ -35,8 +36,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """How many rows of each layer were compared. `days` are tenants' days, of which `days_kept`
-    stood as they were when they were found right."""
+    """How many rows of each layer were compared. `days` are tenants' days."""
 
     events: int = 0
     archived_events: int = 0
@@ -47,7 +47,6 @@ class Looked:
     invoices: int = 0
     engine_days: int = 0
     days: int = 0
-    days_kept: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +60,12 @@ class Waiting:
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's day that was found right, to be kept."""
+    """What needs no look any more: every day up to `through` (None: not every tenant's were looked
+    at), but those of `wrong`, by tenant. `marks` were seen and can go."""
 
-    tenant_no: int
-    day: date
-    digest: bytes
+    through: date | None = None
+    marks: list[int] = []
+    wrong: list[tuple[str, date]] = []
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,8 +77,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Waiting
     differences: dict[str, int]
     named: list[Difference]
-    settled: list[Settled] = []
-    wrong: list[tuple[int, date]] = []  # tenant number and day
+    settled: Settled = Settled()
 
     @property
     def total(self) -> int:

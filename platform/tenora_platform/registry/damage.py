@@ -23,7 +23,7 @@ from tenora_platform.registry.resolver import ResolvedModel
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
 
-COUNT_EVERY_S = 5.0
+COUNT_EVERY_S = 15.0
 TOLD_EVERY_S = 30.0
 """A process writes of one version no more often than this, however many ask for it."""
 TOLD_MAX = 10_000

@@ -35,7 +35,7 @@ from tenora_platform.registry.storage import (
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
 
-POLL_S = 5.0  # for what no process told of: one that crashed, and content whose time has come
+POLL_S = 10.0  # for what no process told of: one that crashed, and content whose time has come
 RETRY_S = 5.0  # after a failure of the database or the store
 RELEASE_AFTER = timedelta(minutes=10)
 """How long the content of a revoked version stays: running requests may still have to load it."""

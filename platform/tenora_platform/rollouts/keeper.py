@@ -5,7 +5,7 @@ does neither, and says so."""
 from __future__ import annotations
 
 import asyncio
-import itertools
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_engine.printable import brief
 from tenora_platform.evaluations.comparison import compared
 from tenora_platform.events import repository as events
+from tenora_platform.live.wakes import Wake
 from tenora_platform.locks import try_lock
 from tenora_platform.outages import is_own_fault, log_failure
 from tenora_platform.registry.tables import AdapterRow
@@ -31,7 +32,9 @@ from tenora_platform.rollouts.tables import RolloutRow
 from tenora_platform.state import AppState
 
 EVERY_S = 2.0
-SWEPT_EVERY = 60  # times; what shadows answered
+_QUIET_S = 10.0
+"""While none runs, and none was changed lately. Less than TOLD_AGAIN: no change is missed."""
+_SWEPT_EVERY_S = 120.0  # what shadows answered
 TOLD_AGAIN = timedelta(seconds=15)
 """So long after a change the caches are told of it again: who made it may have died before."""
 ACTOR = "rollout"
@@ -41,27 +44,37 @@ _log = structlog.get_logger(__name__)
 class RolloutKeeper:
     """Of a worker; of several, one looks at a time."""
 
-    def __init__(self, state: AppState) -> None:
+    def __init__(self, state: AppState, wake: Wake | None = None) -> None:
+        """`wake`: a rollout or an alias was changed."""
         self._state = state
+        self._wake = wake or Wake()
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
-        for tick in itertools.count():
-            await self.run_once()
-            if tick % SWEPT_EVERY == 0:
+        swept_s = float("-inf")
+        while True:
+            is_busy = await self.run_once()
+            if time.monotonic() - swept_s >= _SWEPT_EVERY_S:
+                swept_s = time.monotonic()
                 async with self._state.db.admin_session() as session:
                     await sweep(session)
-            await asyncio.sleep(EVERY_S)
+            if is_busy:
+                await asyncio.sleep(EVERY_S)
+            else:
+                await self._wake.wait(_QUIET_S, EVERY_S)
 
-    async def run_once(self, now: datetime | None = None) -> None:
-        """Look at all that run. One that cannot be looked at keeps none of the others waiting."""
+    async def run_once(self, now: datetime | None = None) -> bool:
+        """Look at all that run; whether there is any, or was a change lately. One that cannot be
+        looked at keeps none of the others waiting."""
         now = now or datetime.now(UTC)
         async with self._state.db.admin_session() as session:
             if not await try_lock(session, "rollouts"):
-                return
-            for tenant_id in await repository.lately_changed(session, now - TOLD_AGAIN):
+                return True
+            changed = await repository.lately_changed(session, now - TOLD_AGAIN)
+            for tenant_id in changed:
                 await self._state.resolver.invalidate(tenant_id)
-            for row in await repository.all_running(session):
+            running = await repository.all_running(session)
+            for row in running:
                 try:
                     await self._look(row, now)
                 except Exception as error:
@@ -69,6 +82,7 @@ class RolloutKeeper:
                     if is_own_fault(error) and row.held_since is None:
                         self._state.metrics.jobs_parked.labels("rollout").inc()
                         await self._hold(row, now, "the server failed while it checked it")
+            return bool(changed or running)
 
     async def _look(self, row: RolloutRow, now: datetime) -> None:
         of = OfAlias(row.tenant_id, row.adapter_id, row.alias)

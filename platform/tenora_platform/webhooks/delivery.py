@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.events.repository import told_of_erased
 from tenora_platform.events.tables import EventRow
+from tenora_platform.live.wakes import Wake
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.outages import OWN_FAULT
 from tenora_platform.secret import ServerSecret
@@ -38,6 +39,8 @@ FOR_FIRST = AT_ONCE // 2
 tenants as that must hang before anybody waits for them."""
 LEASE_S = 3 * TIMEOUT_S
 EVERY_S = 1.0
+QUIET_S = 10.0
+"""While no delivery waits and no event came."""
 _EVENTS = 200
 _log = structlog.get_logger(__name__)
 
@@ -53,17 +56,21 @@ class WebhookWorker:
         *,
         private: bool,
         sender: Sender | None = None,
+        wake: Wake | None = None,
     ) -> None:
+        """`wake`: there are events, or deliveries were asked for."""
+        self._wake = wake or Wake()
         self._db = db
         self._box = signing.SecretBox(secret)
         self._metrics = metrics
         self._sender = sender or Sender(private=private)
         self._sending: set[asyncio.Task[None]] = set()
+        self._waits = True  # a delivery, for its time or its turn
 
     @classmethod
-    def of(cls, state: AppState) -> WebhookWorker:
+    def of(cls, state: AppState, wake: Wake | None = None) -> WebhookWorker:
         private = state.settings.webhook_private_addresses
-        return cls(state.db, state.secret, state.metrics, private=private)
+        return cls(state.db, state.secret, state.metrics, private=private, wake=wake)
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
@@ -89,6 +96,9 @@ class WebhookWorker:
         was anything."""
         async with self._db.admin_session() as session:
             events = await repository.fan_out(session, _EVENTS)
+            self._waits = await repository.any_waits(session)
+        if not self._waits:
+            return bool(events)
         room = AT_ONCE - len(self._sending)
         if not room:
             return bool(events)
@@ -108,11 +118,12 @@ class WebhookWorker:
         return bool(events or due)
 
     async def _something_ends(self) -> None:
-        """For a moment at most: where one ends, the next of its endpoint may begin."""
+        """For a moment at most: where one ends, the next of its endpoint may begin. While there is
+        nothing to send, until there is."""
         if self._sending:
             await asyncio.wait(self._sending, timeout=EVERY_S, return_when=asyncio.FIRST_COMPLETED)
         else:
-            await asyncio.sleep(EVERY_S)
+            await self._wake.wait(EVERY_S if self._waits else QUIET_S, EVERY_S)
 
     async def settled(self) -> None:
         """Until nothing is being sent."""

@@ -226,6 +226,12 @@ class Claim:
     lease_s: float
 
 
+async def any_waits(session: AsyncSession) -> bool:
+    """Whether a delivery waits, for its time or for its turn."""
+    return bool(await session.scalar(_ANY_WAITS))
+
+
+_ANY_WAITS = text("select exists (select 1 from webhook_deliveries where state = 'waiting')")
 _ANY_DUE = text(
     "select exists (select 1 from webhook_deliveries where state = 'waiting' and next_at <= now())"
 )

@@ -53,7 +53,6 @@ test("what it looked at", () => {
     invoices: 0,
     engine_days: 0,
     days: 0,
-    days_kept: 0,
   };
   expect(layersOf(none)[0]).toEqual({ label: "events with receipts and prices", count: 5 });
 });
