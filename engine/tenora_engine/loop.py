@@ -180,7 +180,7 @@ class EngineLoop:
                 self._check_running()
                 aborted = coming.aborted
                 coming.command = self._inbox.push(
-                    submit if aborted is None else _discarding(request, aborted),
+                    submit if aborted is None else _discarding(coming, aborted),
                     sent,
                     tenant.key,
                     namespace=tenant.namespace,
@@ -198,7 +198,7 @@ class EngineLoop:
     def _come(self, coming: Coming, error: BaseException | None) -> None:
         """It is the engine's now, or has ended."""
         with self._wakeup:
-            del self._coming[coming.request.request_id]
+            self._coming.pop(coming.request.request_id, None)
         if error is None:
             coming.submitted.set_result(None)
         else:
@@ -212,7 +212,8 @@ class EngineLoop:
         output_tokens: int | None = None,
     ) -> Future[None]:
         """See `Engine.abort`. Never refused while the loop runs. A request that waits in the inbox
-        as a whole is taken out of it: it ends without having been submitted."""
+        ends there, in the next turn of its tenant, and is not submitted; one whose grammar is being
+        compiled, after that. Raises EngineUnavailableError when the loop has ended."""
         with self._wakeup:
             self._check_running()
             coming = self._coming.get(request_id)
@@ -233,7 +234,7 @@ class EngineLoop:
         if coming.command is None:
             coming.aborted = coming.aborted or reason  # once its grammar is there
         else:
-            self._inbox.replace(coming.command, _discarding(coming.request, reason))
+            self._inbox.replace(coming.command, _discarding(coming, reason))
 
     def _abort_later(
         self,
@@ -418,8 +419,8 @@ def _done() -> Future[None]:
     return done
 
 
-def _discarding(request: GenerationRequest, reason: AbortReason) -> Callable[[Engine], None]:
-    return lambda engine: engine.discard(request, reason)
+def _discarding(coming: Coming, reason: AbortReason) -> Callable[[Engine], None]:
+    return lambda engine: engine.discard(_waited(coming.request, coming.received_s), reason)
 
 
 def _waited(request: GenerationRequest, received_s: float) -> GenerationRequest:

@@ -252,6 +252,20 @@ def test_who_is_aborted_in_the_inbox_ends_there_as_it_would_in_the_queue(
     assert ends[0] == ends[1]
 
 
+def test_who_is_aborted_in_the_inbox_has_waited_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig.build(make_config())
+    now_s = [0.0]
+    monkeypatch.setattr("tenora_engine.loop.steady", lambda: now_s[0])
+    loop = EngineLoop(rig.engine, _ignore)
+    loop.submit(make_request("r", [1, 2]))
+    loop.abort("r")
+    now_s[0] += 2.0
+    _carry_out_next(loop)
+    (end,) = rig.engine.step()
+    assert isinstance(end, FinishEvent)
+    assert end.usage.queue_ms == pytest.approx(2000)
+
+
 def test_who_is_aborted_while_its_grammar_is_compiled_ends_when_that_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

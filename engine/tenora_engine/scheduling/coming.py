@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.errors import InvalidRequestError
 from tenora_engine.events import Event, SettledEvent
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.salts import salted_tokens
@@ -48,12 +47,12 @@ class ComingRequests:
         self.bytes.reserve(request)
         try:
             check_texts(self._config, request)
-        except InvalidRequestError:
+            if not self._config.engine.prefix_caching:
+                return b""
+            return salted_tokens(request.prompt_token_ids, request.cache_salt)
+        except Exception:
             self.bytes.release(request)
             raise
-        if not self._config.engine.prefix_caching:
-            return b""
-        return salted_tokens(request.prompt_token_ids, request.cache_salt)
 
     def meter(self, tenant: Tenant) -> ServiceMeter:
         """The tenant's in the class that it asks for."""
