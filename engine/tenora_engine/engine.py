@@ -27,11 +27,10 @@ from tenora_engine.grammar.compiler import GrammarCompiler
 from tenora_engine.grammar.guide import Guide
 from tenora_engine.memory.inspection import PageView
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.salts import salted_tokens
 from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
-from tenora_engine.request import AdapterRef, GenerationRequest
-from tenora_engine.scheduling.admission import check_request, check_texts
+from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
+from tenora_engine.scheduling.admission import check_request
 from tenora_engine.scheduling.loads import FindingLoader
 from tenora_engine.scheduling.own_layers import OwnLayers
 from tenora_engine.scheduling.scheduler import Scheduler
@@ -137,7 +136,7 @@ class Engine:
         """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`, or
         all of them in a RefusedEvent. Where it has a grammar, `guides` are what `grammars` made of
         it; without them they are made here, and waited for. `prepared` is what `prepare` made of
-        it; without that all of a long prompt is looked at here, once there is room for it.
+        it; without that this is done here.
 
         Raises InvalidRequestError (empty prompt, unknown token id, rank above max_rank, an id
         already in flight ...), ContextLengthError (prompt and max_tokens fit neither the model's
@@ -149,27 +148,30 @@ class Engine:
             guides = self.grammars.guides(request).result()
         self._scheduler.submit(request, guides or (), prepared)
 
-    def prepare(self, request: GenerationRequest) -> bytes | None:
-        """Check and encode all tokens of a prompt, for another thread to spare `submit` that. None,
-        and nothing done, where there is no room for it now and `submit` is likely to say so.
+    def prepare(self, request: GenerationRequest) -> bytes:
+        """Count the memory of a request that is to be submitted, check and encode all tokens of its
+        prompt, for another thread to spare `submit` that. `submit`, `discard` or `release` is to
+        follow.
 
-        Raises InvalidRequestError where it could not run whatever else does. From any thread.
+        Raises InvalidRequestError where it could not run whatever else does, QueueFullError where
+        there is no room for it now. From any thread, as `release`.
         """
         check_request(self.config, request)
-        if not self._requests.bytes.has_room(request):
-            return None
-        check_texts(self.config, request)
-        caches = self.config.engine.prefix_caching
-        return salted_tokens(request.prompt_token_ids, request.cache_salt) if caches else b""
-
-    def reserve(self, request: GenerationRequest) -> None:
-        """Count the memory of a request that is to be submitted later, until `release`. Raises
-        QueueFullError. Both from any thread."""
-        self._requests.bytes.reserve(request)
+        return self._requests.coming.prepare(request)
 
     def release(self, request: GenerationRequest) -> None:
-        """See `reserve`: it is about to be submitted, or will not be."""
+        """It has been prepared and is not to be submitted."""
         self._requests.bytes.release(request)
+
+    def discard(self, request: GenerationRequest, reason: AbortReason) -> None:
+        """As `submit` of one that has been prepared, and `abort`, at once: each of its sequences
+        ends in a FinishEvent of the next `step`."""
+        self._executor.preempt(False)
+        self._requests.discard(request, reason)
+
+    def note_refused(self, tenant: Tenant) -> None:
+        """Count that there was no room to `prepare` a request of the tenant."""
+        self._requests.coming.note_refused(tenant)
 
     def announce(self, request: GenerationRequest) -> None:
         """The request is about to be submitted, as soon as the step that runs has been preempted or
@@ -178,9 +180,9 @@ class Engine:
             self._executor.preempt(True)
 
     def sender_of(self, request_id: str) -> str | None:
-        """The key of the tenant whose request in flight it is; from any thread."""
-        flight = self._requests.flights.get(request_id)
-        return None if flight is None else flight.request.tenant.key
+        """The key of the tenant whose request it is, if it is in flight or something of it is to
+        be settled; from any thread."""
+        return self._requests.sender_of(request_id)
 
     def abort(
         self,

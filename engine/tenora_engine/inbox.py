@@ -13,15 +13,12 @@ if TYPE_CHECKING:
     from tenora_engine.engine import Engine
 
 INBOX_LIMIT = 65_536
-"""Commands that may wait between two steps. Each sender has a fair part of them: when it is full,
-who has more than this over the number of senders is refused."""
+"""Commands that may wait between two steps. A sender has at most as many as there is room for then
+(Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998), so
+that who floods it leaves room to others."""
 
 NOBODY = ""
 """Sends what no tenant sends, in a line of its own."""
-
-ORDERED = "\0ordered"
-"""The line of what comes after everything that came before it. It waits without keeping the others
-from their turns."""
 
 
 class Command(NamedTuple):
@@ -30,14 +27,19 @@ class Command(NamedTuple):
     carry_out: Callable[[Engine], Any]
     future: Future[Any]
     number: int
+    sender: str
+    namespace: str | None  # the submit of a request of it
 
 
 class Inbox:
     """A line for each sender, whose commands stay in order; the lines take turns (round robin), so
-    that one sender's flood takes another's next command one turn. Not safe for threads."""
+    that one sender's flood takes another's next command one turn. All is O(1). Not safe for
+    threads."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[Command]] = OrderedDict()  # by turn
+        self._lines: OrderedDict[str, OrderedDict[int, Command]] = OrderedDict()  # by turn
+        self._submits: dict[str, OrderedDict[int, None]] = {}  # their numbers, by namespace
+        self._later: dict[str, deque[Command]] = {}  # what waits for those
         self._size = 0
         self._number = 0
 
@@ -50,42 +52,79 @@ class Inbox:
         future: Future[Any],
         sender: str = NOBODY,
         *,
-        is_ordered: bool = False,
+        namespace: str | None = None,
+        is_bounded: bool = True,
+    ) -> Command:
+        """`namespace`: of the request that this submits. Raises QueueFullError, and nothing
+        changed, if it `is_bounded` and its sender has as many here as there is room for."""
+        if is_bounded:
+            self._check_room(sender)
+        command = self._made(carry_out, future, sender, namespace)
+        if namespace is not None:
+            self._submits.setdefault(namespace, OrderedDict())[command.number] = None
+        self._line_up(command)
+        return command
+
+    def push_after(
+        self, namespace: str, carry_out: Callable[[Engine], Any], future: Future[Any]
     ) -> None:
-        """`is_ordered`: only after everything that came before it, whoever sent that. Raises
-        QueueFullError, and nothing changed."""
-        if is_ordered:
-            sender = ORDERED
-        line = self._lines.get(sender)
-        if self._size >= INBOX_LIMIT:
-            senders = len(self._lines) + (line is None)
-            if line is not None and len(line) >= INBOX_LIMIT // senders:
-                raise QueueFullError(
-                    f"{len(line)} commands of this sender wait for the engine, of {INBOX_LIMIT} "
-                    "that may wait in all; try again later"
-                )
-        if line is None:
-            line = self._lines[sender] = deque()
-        self._number += 1
-        line.append(Command(carry_out, future, self._number))
-        self._size += 1
+        """Have it wait until every submit of the namespace that is here has been taken out, then
+        for a turn of its own. It is never refused: it forgets something."""
+        command = self._made(carry_out, future, f"\0{namespace}", None)
+        if namespace in self._submits:
+            self._later.setdefault(namespace, deque()).append(command)
+        else:
+            self._line_up(command)
+
+    def replace(self, command: Command, carry_out: Callable[[Engine], Any]) -> bool:
+        """Carry out something else in a command's stead, before all else of its sender. False, and
+        nothing done, when it has been taken out."""
+        line = self._lines.get(command.sender)
+        if line is None or command.number not in line:
+            return False
+        line[command.number] = command._replace(carry_out=carry_out)
+        line.move_to_end(command.number, last=False)
+        return True
 
     def pop(self) -> Command:
-        """The next in turn. Raises KeyError when there is none. O(1); O(senders) while something
-        that is ordered waits."""
-        turns = iter(self._lines)
-        sender = next(turns, None)
-        if sender == ORDERED and not self._is_oldest(ORDERED):
-            sender = next(turns)  # whose first is older, or another's
-        if sender is None:
-            raise KeyError("the inbox is empty")
-        line = self._lines.pop(sender)
-        command = line.popleft()
+        """The next in turn. Raises KeyError when there is none."""
+        sender, line = self._lines.popitem(last=False)
+        number, command = line.popitem(last=False)
         self._size -= 1
         if line:
             self._lines[sender] = line
+        if command.namespace is not None:
+            self._taken_out(command.namespace, number)
         return command
 
-    def _is_oldest(self, sender: str) -> bool:
-        number = self._lines[sender][0].number
-        return all(line[0].number >= number for line in self._lines.values())
+    def _check_room(self, sender: str) -> None:
+        own = len(self._lines.get(sender, ()))
+        if own >= INBOX_LIMIT - self._size:
+            raise QueueFullError(
+                f"{own} commands of this sender wait for the engine, and {self._size} in all, of "
+                f"{INBOX_LIMIT} that may wait; try again later"
+            )
+
+    def _made(
+        self,
+        carry_out: Callable[[Engine], Any],
+        future: Future[Any],
+        sender: str,
+        namespace: str | None,
+    ) -> Command:
+        self._number += 1
+        self._size += 1
+        return Command(carry_out, future, self._number, sender, namespace)
+
+    def _line_up(self, command: Command) -> None:
+        self._lines.setdefault(command.sender, OrderedDict())[command.number] = command
+
+    def _taken_out(self, namespace: str, number: int) -> None:
+        submits, later = self._submits[namespace], self._later.get(namespace)
+        del submits[number]
+        if not submits:
+            del self._submits[namespace]
+        while later and (not submits or later[0].number < next(iter(submits))):
+            self._line_up(later.popleft())
+        if later is not None and not later:
+            del self._later[namespace]

@@ -8,17 +8,23 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from tenora_engine.client import AbortReason
 from tenora_engine.clocks import steady
-from tenora_engine.errors import EngineError, EngineUnavailableError
+from tenora_engine.errors import (
+    EngineError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, Residency
-from tenora_engine.inbox import NOBODY, Inbox
+from tenora_engine.inbox import NOBODY, Command, Inbox
 from tenora_engine.pages import Pin, PinState
-from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
 
 if TYPE_CHECKING:  # torch comes with it
     from tenora_engine.engine import Engine, PagesSnapshot
@@ -27,18 +33,31 @@ if TYPE_CHECKING:  # torch comes with it
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-COMMANDS_BETWEEN_STEPS = 256
-"""Commands carried out before the next step: a flood of them is not to hold up what runs."""
-
 COMMANDS_S = 0.01
-"""Nor do they take longer than this, but for one that does alone: most take 0.02 to 0.2 ms."""
+"""Commands between two steps take no longer than this, but for one that does alone: most take 0.02
+to 0.2 ms, and a flood of them is not to hold up what runs."""
+
+COMMANDS_PART = 10
+"""Or than this part of the last step: beside one that took long they hold up nothing."""
+
+
+@dataclass(eq=False, slots=True)
+class Coming:
+    """A request on its way to the engine: it waits for its grammar, then in the inbox."""
+
+    request: GenerationRequest
+    prepared: bytes
+    received_s: float
+    submitted: Future[None] = field(default_factory=lambda: _running())
+    command: Command | None = None  # which submits it, once that has been sent
+    aborted: AbortReason | None = None  # while it waits for its grammar
 
 
 class EngineLoop:
     """Runs one Engine. Commands may come from any thread and are carried out between steps; each
     returns a Future, set on the engine's thread before any event which follows from it is handed
     out. Tenants' requests and their aborts take turns, each tenant's in the order in which they
-    came; what forgets comes after all that came before it.
+    came; what forgets comes after all requests of its namespace that came before it.
 
     `on_events` gets every non-empty batch of events; however the loop ends, what was in flight then
     ends in the last of them. `on_stopped` is called once, after that, with what killed the loop or
@@ -55,8 +74,8 @@ class EngineLoop:
         self._on_events = on_events
         self._on_stopped = on_stopped
         self._inbox = Inbox()
-        self._coming: dict[str, str] = {}  # who sends a request that waits in the inbox
-        self._compiling: dict[str, Future[None]] = {}  # submitted when their grammars are there
+        self._step_s = 0.0  # of the last
+        self._coming: dict[str, Coming] = {}  # by request id
         self._wakeup = threading.Condition()
         self._woken = False
         self._stopping = False
@@ -92,94 +111,98 @@ class EngineLoop:
             self._wakeup.notify()
 
     def call(
-        self, command: Callable[[Engine], T], sender: str = NOBODY, *, is_ordered: bool = False
+        self, command: Callable[[Engine], T], sender: str = NOBODY, *, is_bounded: bool = True
     ) -> Future[T]:
-        """Carry out `command` on the engine's thread between two steps, in its sender's turn;
-        `is_ordered`: after everything that has been sent before.
+        """Carry out `command` on the engine's thread between two steps, in its sender's turn.
 
         Raises EngineUnavailableError when the loop has ended, QueueFullError when the inbox is
-        full. What `command` raises is the Future's exception.
+        full and the command `is_bounded`. What `command` raises is the Future's exception.
         """
         future: Future[T] = Future()
         with self._wakeup:
-            if self._stopping or self._stopped:
-                raise EngineUnavailableError("the engine has been stopped; restart it")
-            self._inbox.push(command, future, sender, is_ordered=is_ordered)
+            self._check_running()
+            self._inbox.push(command, future, sender, is_bounded=is_bounded)
             self._wakeup.notify()
         return future
 
-    def _send(self, request: GenerationRequest, submit: Callable[[Engine], None]) -> Future[None]:
-        """Carry out `submit` in the turn of the request's tenant; its aborts stand behind it."""
-        request_id, sender = request.request_id, request.tenant.key
-        self._coming[request_id] = sender
-        try:
-            future = self.call(submit, sender)
-        except EngineError:
-            self._coming.pop(request_id, None)
-            raise
-        future.add_done_callback(lambda _: self._coming.pop(request_id, None))
-        self._engine.announce(request)
-        return future
+    def _check_running(self) -> None:
+        if self._stopping or self._stopped:
+            raise EngineUnavailableError("the engine has been stopped; restart it")
 
     def submit(self, request: GenerationRequest) -> Future[None]:
-        """See `Engine.submit`, whose errors the Future holds."""
-        if request.sampling.grammar is not None:
-            return self._submit_guided(request)
+        """See `Engine.submit`, whose errors the Future holds. One with a grammar comes to the inbox
+        when that has been compiled. Its memory counts from the beginning. Raises
+        EngineUnavailableError when the loop has ended."""
         received_s = steady()
+        with self._wakeup:
+            self._check_running()
+            if request.request_id in self._coming:
+                known = f"request {request.request_id} is already in flight; use a new id"
+                return _failed(InvalidRequestError(known, "request_id"))
         try:
             prepared = self._engine.prepare(request)
         except EngineError as error:
+            if isinstance(error, QueueFullError):
+                self._note_refused(request.tenant)
             return _failed(error)
-        return self._send(
-            request,
-            lambda engine: engine.submit(_waited(request, received_s), prepared=prepared),
-        )
-
-    def _submit_guided(self, request: GenerationRequest) -> Future[None]:
-        """Once its grammar has been compiled; what comes to abort it meanwhile waits for that. Its
-        memory counts from the beginning."""
-        received_s = steady()
+        coming = Coming(request, prepared, received_s)
         with self._wakeup:
-            if self._stopping or self._stopped:
-                raise EngineUnavailableError("the engine has been stopped; restart it")
+            self._coming[request.request_id] = coming
+        if request.sampling.grammar is None:
+            self._send(coming, None)
+        else:
+            guides = self._engine.grammars.guides(request)
+            guides.add_done_callback(lambda done: self._compiled(coming, done))
+        return coming.submitted
+
+    def _note_refused(self, tenant: Tenant) -> None:
+        with contextlib.suppress(EngineError):  # then nobody asks any more, or it has too many here
+            self.call(lambda engine: engine.note_refused(tenant), tenant.key)
+
+    def _compiled(self, coming: Coming, guides: Future[list[Guide]]) -> None:
+        error = guides.exception()
+        if error is None:
+            self._send(coming, guides.result())
+        else:
+            self._engine.release(coming.request)
+            self._come(coming, error)
+
+    def _send(self, coming: Coming, guides: list[Guide] | None) -> None:
+        """Submit the request in its tenant's turn, unless it has been aborted meanwhile."""
+        request, sent = coming.request, Future[None]()
+        tenant = request.tenant
+
+        def submit(engine: Engine) -> None:
+            engine.submit(_waited(request, coming.received_s), guides, coming.prepared)
+
         try:
-            prepared = self._engine.prepare(request)
-            self._engine.reserve(request)
-        except EngineError as error:
-            return _failed(error)
-        submitted: Future[None] = Future()
-        submitted.set_running_or_notify_cancel()
-        with self._wakeup:
-            self._compiling[request.request_id] = submitted
-
-        def compiled(done: Future[list[Guide]]) -> None:
-            error = done.exception()
-            if error is None:
-                guides = done.result()
-                try:
-                    sent = self._send(request, lambda engine: submit(engine, guides))
-                except EngineError as refusal:
-                    error = refusal
-                else:
-                    sent.add_done_callback(lambda done: end(done.exception()))
-                    return
-            self._engine.release(request)
-            end(error)
-
-        def submit(engine: Engine, guides: list[Guide]) -> None:
-            engine.release(request)
-            engine.submit(_waited(request, received_s), guides, prepared)
-
-        def end(error: BaseException | None) -> None:
             with self._wakeup:
-                self._compiling.pop(request.request_id, None)
-            if error is None:
-                submitted.set_result(None)
-            else:
-                submitted.set_exception(error)
+                self._check_running()
+                aborted = coming.aborted
+                coming.command = self._inbox.push(
+                    submit if aborted is None else _discarding(coming, aborted),
+                    sent,
+                    tenant.key,
+                    namespace=tenant.namespace,
+                    is_bounded=aborted is None,
+                )
+                self._wakeup.notify()
+        except EngineError as error:
+            self._engine.release(request)
+            self._come(coming, error)
+            return
+        sent.add_done_callback(lambda done: self._come(coming, done.exception()))
+        if aborted is None:
+            self._engine.announce(request)
 
-        self._engine.grammars.guides(request).add_done_callback(compiled)
-        return submitted
+    def _come(self, coming: Coming, error: BaseException | None) -> None:
+        """It is the engine's now, or has ended."""
+        with self._wakeup:
+            self._coming.pop(coming.request.request_id, None)
+        if error is None:
+            coming.submitted.set_result(None)
+        else:
+            coming.submitted.set_exception(error)
 
     def abort(
         self,
@@ -188,43 +211,79 @@ class EngineLoop:
         reason: AbortReason = "client_gone",
         output_tokens: int | None = None,
     ) -> Future[None]:
+        """See `Engine.abort`. Never refused while the loop runs. A request that waits in the inbox
+        ends there, in the next turn of its tenant, and is not submitted; one whose grammar is being
+        compiled, after that. Raises EngineUnavailableError when the loop has ended."""
         with self._wakeup:
-            submitted = self._compiling.get(request_id)
-        if submitted is None:
-            return self.call(
-                lambda engine: engine.abort(request_id, index, reason, output_tokens),
-                self._coming.get(request_id) or self._engine.sender_of(request_id) or NOBODY,
-            )
-        ended: Future[None] = Future()
-        ended.set_running_or_notify_cancel()
+            self._check_running()
+            coming = self._coming.get(request_id)
+            if coming is not None and index is None and reason != "stop":
+                self._cancel(coming, reason)
+        if coming is not None:
+            return self._abort_later(coming, index, reason, output_tokens)
+        sender = self._engine.sender_of(request_id)
+        if sender is None:  # it has ended, and nothing of it is left to settle
+            return _done()
+        return self.call(
+            lambda engine: engine.abort(request_id, index, reason, output_tokens),
+            sender,
+            is_bounded=False,
+        )
+
+    def _cancel(self, coming: Coming, reason: AbortReason) -> None:
+        if coming.command is None:
+            coming.aborted = coming.aborted or reason  # once its grammar is there
+        else:
+            self._inbox.replace(coming.command, _discarding(coming, reason))
+
+    def _abort_later(
+        self,
+        coming: Coming,
+        index: int | None,
+        reason: AbortReason,
+        output_tokens: int | None,
+    ) -> Future[None]:
+        """What is left of the request when it has come to the engine."""
+        ended = _running()
 
         def abort(done: Future[None]) -> None:
-            with contextlib.suppress(EngineError):  # it has ended, and all that was in flight
-                if done.exception() is None:
-                    self.abort(request_id, index, reason, output_tokens)
-            ended.set_result(None)
+            try:
+                done.result()
+                left = self.abort(coming.request.request_id, index, reason, output_tokens)
+            except Exception:  # it has been refused or has ended, and all that was in flight
+                ended.set_result(None)
+            else:
+                left.add_done_callback(lambda _: ended.set_result(None))
 
-        submitted.add_done_callback(abort)
+        coming.submitted.add_done_callback(abort)
         return ended
 
     def forget_adapter(
         self, namespace: str, digest: str, *, device_only: bool = False
     ) -> Future[None]:
-        return self.call(
+        return self._call_after(
+            namespace,
             lambda engine: engine.forget_adapter(namespace, digest, device_only=device_only),
-            is_ordered=True,
         )
 
     def forget_namespace(self, namespace: str) -> Future[None]:
-        return self.call(lambda engine: engine.forget_namespace(namespace), is_ordered=True)
+        return self._call_after(namespace, lambda engine: engine.forget_namespace(namespace))
+
+    def _call_after(self, namespace: str, command: Callable[[Engine], None]) -> Future[None]:
+        """As `call`, after all requests of the namespace that wait; never refused."""
+        future: Future[None] = Future()
+        with self._wakeup:
+            self._check_running()
+            self._inbox.push_after(namespace, command, future)
+            self._wakeup.notify()
+        return future
 
     def residency(self, ref: AdapterRef) -> Future[Residency]:
         """See `Engine.residency`. At once: who asks for an adapter waits for it, and for no step.
         Raises EngineUnavailableError when the loop has ended."""
         found: Future[Residency] = Future()
         with self._wakeup:
-            if self._stopping or self._stopped:
-                raise EngineUnavailableError("the engine has been stopped; restart it")
+            self._check_running()
         found.set_result(self._engine.residency(ref))
         return found
 
@@ -271,7 +330,9 @@ class EngineLoop:
             while self._wait_for_work():
                 self._carry_out_commands()
                 if self._engine.has_work:
+                    began_s = steady()
                     events = self._engine.step()
+                    self._step_s = steady() - began_s
                     if events:
                         self._on_events(events)
         except BaseException as error:
@@ -297,8 +358,8 @@ class EngineLoop:
             return not self._stopping
 
     def _carry_out_commands(self) -> None:
-        until_s = steady() + COMMANDS_S
-        for place in range(min(len(self._inbox), COMMANDS_BETWEEN_STEPS)):
+        until_s = steady() + max(COMMANDS_S, self._step_s / COMMANDS_PART)
+        for place in range(len(self._inbox)):
             if place and steady() >= until_s and self._engine.has_work:
                 return
             with self._wakeup:
@@ -343,6 +404,23 @@ def _failed(error: EngineError) -> Future[None]:
     failed: Future[None] = Future()
     failed.set_exception(error)
     return failed
+
+
+def _running() -> Future[None]:
+    """Return a Future that nobody can cancel."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def _done() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
+
+
+def _discarding(coming: Coming, reason: AbortReason) -> Callable[[Engine], None]:
+    return lambda engine: engine.discard(_waited(coming.request, coming.received_s), reason)
 
 
 def _waited(request: GenerationRequest, received_s: float) -> GenerationRequest:

@@ -127,7 +127,7 @@ def test_the_time_until_a_step_ends_is_waited_too(monkeypatch: pytest.MonkeyPatc
     now_s, taken = [100.0], list[GenerationRequest]()
     monkeypatch.setattr(loop, "steady", lambda: now_s[0])
     engine = cast(Engine, FakeStepEngine(step_config()))
-    monkeypatch.setattr(engine, "submit", lambda request, prepared: taken.append(request))
+    monkeypatch.setattr(engine, "submit", lambda request, *_: taken.append(request))
     held = EngineLoop(engine, lambda events: None)
     submitted = held.submit(make_request("r", [1], waited_s=0.5))
     now_s[0] += 2.0

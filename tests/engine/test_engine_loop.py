@@ -14,7 +14,7 @@ from engine_fakes import VOCAB, Rig, make_config, make_ref, make_request
 from tenora_engine.engine import FAILED_STEPS_MAX, Engine
 from tenora_engine.errors import EngineFailedError, EngineUnavailableError, InvalidRequestError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
-from tenora_engine.loop import COMMANDS_BETWEEN_STEPS, COMMANDS_S, EngineLoop
+from tenora_engine.loop import COMMANDS_PART, COMMANDS_S, EngineLoop
 from tenora_engine.step import StepResult
 
 PATIENCE_S = 20.0  # only a hang takes as long
@@ -256,22 +256,6 @@ def test_a_refused_request_leaves_nothing_to_the_garbage_collector() -> None:
         loop.stop()
 
 
-def test_a_flood_of_commands_does_not_hold_up_what_runs() -> None:
-    """All are in the inbox before the thread starts, in order."""
-    rig = Rig.build(make_config())
-    sink = Sink()
-    loop = EngineLoop(rig.engine, sink.take, sink.stopped)
-    loop.submit(make_request("a", [1, 2], max_tokens=3))
-    seen = [loop.call(lambda _: len(sink.events)) for _ in range(3 * COMMANDS_BETWEEN_STEPS)]
-    loop.start()
-    sink.wait_for_finishes(1)
-    counts = [future.result(PATIENCE_S) for future in seen]
-    loop.stop()
-    assert counts == sorted(counts)
-    assert counts[0] == 0
-    assert counts[-1] > 0, "every command came before the first step"
-
-
 def test_commands_that_take_long_are_bounded_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a flood of long ones only so many come before each step as fit COMMANDS_S."""
     rig = Rig.build(make_config())
@@ -290,6 +274,34 @@ def test_commands_that_take_long_are_bounded_by_their_time(monkeypatch: pytest.M
     counts = [future.result(PATIENCE_S) for future in seen]
     loop.stop()
     assert max(counts.count(each) for each in counts if each < counts[-1]) <= 2
+
+
+def test_beside_a_long_step_commands_have_a_part_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10 ms between steps of a second each kept what forgets waiting for seconds."""
+    rig = Rig.build(make_config())
+    sink, now_s = Sink(), [0.0]
+    monkeypatch.setattr("tenora_engine.loop.steady", lambda: now_s[0])
+    step = rig.engine.step
+
+    def long_step() -> list[Event]:
+        now_s[0] += 9.5 * COMMANDS_PART * COMMANDS_S
+        return step()
+
+    def command(_: Engine) -> int:
+        now_s[0] += COMMANDS_S
+        return len(sink.events)
+
+    monkeypatch.setattr(rig.engine, "step", long_step)
+    loop = EngineLoop(rig.engine, sink.take, sink.stopped)
+    loop.submit(make_request("a", [1, 2], max_tokens=6, ignore_eos=True))
+    seen = [loop.call(command) for _ in range(30)]
+    loop.start()
+    sink.wait_for_finishes(1)
+    counts = [future.result(PATIENCE_S) for future in seen]
+    loop.stop()
+    assert [counts.count(each) for each in sorted(set(counts))[1:3]] == [10, 10]
 
 
 def test_a_prompt_is_looked_at_by_the_thread_that_brings_it() -> None:

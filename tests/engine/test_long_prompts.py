@@ -136,6 +136,38 @@ def test_many_short_prompts_keep_nobodys_next_token_waiting() -> None:
     assert worst_answer_s(time) <= worst_ttft_s(time) + QUIET_OUTPUT * most_s
 
 
+def test_where_a_step_is_dear_a_backlog_is_not_cut_into_many_for_nobody() -> None:
+    """As of a large model on a CPU. That another tenant was here within the last minute took a
+    third of the throughput."""
+    config = make_config(
+        num_pages=4000,
+        max_running=64,
+        max_step_tokens=512,
+        max_prefill_chunk=256,
+        max_waiting=1024,
+        max_tenant_waiting=1024,
+        prefix_caching=False,
+    )
+    machine = Machine(step_s=0.12, row_s=0.002, position_s=1e-6, token_s=0.006, pair_s=1e-5)
+
+    def backlog_s(*before: Arrival) -> float:
+        time = VirtualTime(config, machine)
+        crowd = [
+            arriving(
+                f"m{k}",
+                [k % 50 + 1] * 50,
+                tenant=make_tenant("crowd"),
+                max_tokens=1,
+                came_s=START_S + 0.5,
+            )
+            for k in range(150)
+        ]
+        time.play([*before, *crowd], START_S + 300)
+        return max(time.answers[f"m{k}"].token_times_s[-1] for k in range(150)) - START_S
+
+    assert backlog_s(known(make_tenant("quiet"))) <= 1.15 * backlog_s()
+
+
 def test_the_first_request_that_ever_comes_beside_a_long_prompt_interrupts_it() -> None:
     """When the step was planned its tenant was alone."""
     quiet = make_tenant("quiet")

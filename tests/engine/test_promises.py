@@ -14,6 +14,7 @@ from engine_fakes import Rig, fix_step_time, make_config, make_request, make_ten
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.scheduling.chunks import (
     ARRIVAL_PART,
+    ARRIVAL_STEPS,
     LONG_S,
     MIN_ARRIVAL_PART,
     MIN_PREFILL_PART,
@@ -98,15 +99,15 @@ def test_no_step_takes_longer_than_a_part_of_what_was_lately_promised(
     ):
         least_s = forecast.prefill_s(math.ceil(most / least_part))
         assert seconds >= least_s
-        most_s = min(lately, default=math.inf)
+        most_s = min(lately, default=math.inf) / part
         if part == ARRIVAL_PART:
-            most_s = min(most_s, LONG_S)
+            most_s = min(most_s, max(LONG_S / part, ARRIVAL_STEPS * forecast.decode_s(0)))
         if most_s == math.inf:
             assert seconds == math.inf
         elif seconds > least_s:
             chunk = forecast.tokens_within(seconds, context)
             step_s = forecast.decode_s(4) + forecast.prefill_s(chunk, context)
-            assert MARGIN * step_s <= most_s / part + 1e-6
+            assert MARGIN * step_s <= most_s + 1e-6
 
 
 def test_what_a_step_takes_anyway_is_not_counted_as_its_tokens() -> None:

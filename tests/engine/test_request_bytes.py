@@ -166,6 +166,34 @@ def test_requests_that_wait_for_their_grammars_are_in_flight(
     loop.stop()
 
 
+def test_requests_that_wait_in_the_inbox_are_in_flight() -> None:
+    """A quarter of the bound holds five of them. 1.5 GiB of one tenant's waited beside a bound of
+    64 MiB. The refused ones are counted, and what ends gives its memory back."""
+    size = request_bytes(request(0, "a", 40))
+    config = make_config(num_pages=400)
+    engine = msgspec.structs.replace(config.engine, max_request_bytes=20 * size + 10)
+    rig = Rig.build(msgspec.structs.replace(config, engine=engine))
+    loop = EngineLoop(rig.engine, lambda events: None)
+    submitted = [loop.submit(request(number, "a", 40)) for number in range(5)]
+    with pytest.raises(QueueFullError, match="this tenant's requests in flight use"):
+        loop.submit(request(5, "a", 40)).result(0)
+    others = loop.submit(request(6, "b", 40))
+    assert rig.engine._requests.bytes.total == 6 * size
+    loop.abort("r0")
+    loop.start()
+    for done in (*submitted, others):
+        done.result(10)
+    stats = loop.stats().result(10)
+    loop.submit(request(7, "a", 40)).result(10)
+    for number in (1, 2, 3, 4, 6, 7):
+        loop.abort(f"r{number}").result(10)
+    loop.stats().result(10)
+    loop.stop()
+    assert rig.engine._requests.bytes.total == 0
+    assert stats.telemetry is not None
+    assert sum(each.refused.get("queue_full", 0) for each in stats.telemetry.meters) == 1
+
+
 def test_what_has_no_room_is_refused_before_its_tokens_are_looked_at() -> None:
     """A prompt of 120,000 took 4 to 8 ms of the thread of the steps, over and over."""
     config = make_config(num_pages=200, context_tokens=800)
@@ -176,7 +204,8 @@ def test_what_has_no_room_is_refused_before_its_tokens_are_looked_at() -> None:
     unknown = make_request("unknown", [config.model.vocab] * 700, tenant=make_tenant("a"))
     with pytest.raises(QueueFullError):
         rig.engine.submit(unknown)
-    assert rig.engine.prepare(unknown) is None
+    with pytest.raises(QueueFullError):
+        rig.engine.prepare(unknown)
     with pytest.raises(InvalidRequestError):
         rig.engine.submit(msgspec.structs.replace(unknown, tenant=make_tenant("b")))
     rig.engine.check_integrity()

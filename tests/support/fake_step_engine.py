@@ -121,10 +121,20 @@ class FakeStepEngine:
         self._ended: list[Event] = []
         self._forgotten = 0
 
-    def prepare(self, request: GenerationRequest) -> None:
+    def prepare(self, request: GenerationRequest) -> bytes:
         """Nothing: any prompt is taken as it is."""
+        return b""
 
-    def submit(self, request: GenerationRequest, prepared: None = None) -> None:
+    def release(self, request: GenerationRequest) -> None:
+        """Nothing is counted."""
+
+    def discard(self, request: GenerationRequest, reason: AbortReason) -> None:
+        self.submit(request)
+        self.abort(request.request_id, reason=reason)
+
+    def submit(
+        self, request: GenerationRequest, guides: None = None, prepared: bytes | None = None
+    ) -> None:
         if request.prompt_token_ids[0] == TOO_LONG:
             raise ContextLengthError("2000 tokens do not fit 512", "messages")
         self._requests[request.request_id] = request
@@ -178,7 +188,8 @@ class FakeStepEngine:
         """Its steps are short."""
 
     def sender_of(self, request_id: str) -> str | None:
-        """It knows no tenants."""
+        asked = self._requests.get(request_id)
+        return None if asked is None else asked.tenant.key
 
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         self._forgotten += 1 + 100 * device_only

@@ -32,6 +32,7 @@ class Bill:
     """Of one request, or of all that are parts of one body. `records` are of the sequences that
     have ended and of which it is known where; `unsure` are the events of the others that have."""
 
+    tenant: str  # its key
     missing: int  # parts that have not come
     flights: int = 0  # parts that have not ended
     is_free: bool = False
@@ -73,6 +74,12 @@ class Bills:
         """Whether something of it, or of its body, is still to be settled."""
         return request_id in self._of_part
 
+    def tenant_of(self, request_id: str) -> str | None:
+        """The key of the tenant whose bill is still to be settled; from any thread."""
+        of = self._of_part.get(request_id)
+        bill = None if of is None else self._by_body.get(of)
+        return None if bill is None else bill.tenant
+
     @property
     def next_s(self) -> float:
         """After which something has waited too long."""
@@ -82,8 +89,9 @@ class Bills:
         """The request's, which is in flight from now on."""
         of = _body(request)
         if of is None:
-            return Bill(0, 1)
-        bill = self._by_body.setdefault(of, Bill(request.parts if request.part_of else 0))
+            return Bill(request.tenant.key, 0, 1)
+        parts = request.parts if request.part_of else 0
+        bill = self._by_body.setdefault(of, Bill(request.tenant.key, parts))
         self._of_part[request.request_id] = of
         bill.parts.append(request.request_id)
         bill.missing = max(bill.missing - 1, 0)

@@ -84,6 +84,10 @@ ARRIVAL_PART = 8
 """Nor more than this part for the sake of a tenant that asks for more than its share, or of a long
 prompt: who arrives waits for it."""
 
+ARRIVAL_STEPS = 14
+"""Where nothing shorter was promised, it takes at least as long as so many empty steps: a machine
+whose steps are dear loses about a tenth of its throughput by short ones."""
+
 MIN_ARRIVAL_PART = 16
 """As MIN_PREFILL_PART, for such a tenant or prompt."""
 
@@ -157,8 +161,10 @@ class ChunkSizer:
         return self._beside(num_decoding, slack_s, most, MIN_PREFILL_PART)
 
     def arrival_s(self, num_decoding: int, now_s: float, most: int) -> float:
-        """For the next step, where it is to keep nobody waiting who comes meanwhile."""
-        arrival_s = self._most_arrival_s(now_s)
+        """For the next step, where it is to keep nobody waiting who comes meanwhile: no longer than
+        a part of what was lately promised, or of what a person waits for."""
+        patience_s = max(LONG_S / ARRIVAL_PART, ARRIVAL_STEPS * self.forecast.decode_s(0))
+        arrival_s = min(self.promises.least_s(now_s) / ARRIVAL_PART, patience_s)
         return self._beside(num_decoding, arrival_s, most, MIN_ARRIVAL_PART)
 
     def beside_s(self, num_decoding: int, most: int) -> float:
@@ -200,12 +206,7 @@ class ChunkSizer:
     def is_slow(self, num_decoding: int, now_s: float) -> bool:
         """Whether the rows of a step that only decodes keep who arrives waiting for too long."""
         slow_s = self.forecast.decode_s(num_decoding) - self.forecast.decode_s(1)
-        return slow_s > self._most_arrival_s(now_s)
-
-    def _most_arrival_s(self, now_s: float) -> float:
-        """Who arrives waits for a step: no longer than a part of what was lately promised, or of
-        what a person waits for where nothing was."""
-        return min(self.promises.least_s(now_s), LONG_S) / ARRIVAL_PART
+        return slow_s > min(self.promises.least_s(now_s), LONG_S) / ARRIVAL_PART
 
     def _kept(self, decoding: Iterable[Sequence]) -> Iterable[Sequence]:
         """Those whose promise is not too short to be kept beside others."""

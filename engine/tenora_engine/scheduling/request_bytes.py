@@ -49,23 +49,13 @@ def request_bytes(request: GenerationRequest) -> int:
 
 class RequestBytes:
     """Of all requests in flight, at most about `most`: what runs was admitted with its memory. Safe
-    in threads: what waits for its grammar counts, too, before the step thread has it."""
+    in threads: what waits for its grammar, or in the inbox, counts, too."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._by_tenant: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.total = 0
-
-    def has_room(self, request: GenerationRequest) -> bool:
-        """Whether `reserve` would count it now; it may have changed by the next moment."""
-        key, size = request.tenant.key, request_bytes(request)
-        with self._lock:
-            try:
-                self._check_room(key, size)
-            except QueueFullError:
-                return False
-        return True
 
     def reserve(self, request: GenerationRequest) -> None:
         """Count a request that `release` gives back. Raises QueueFullError when the tenant would

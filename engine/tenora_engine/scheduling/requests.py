@@ -14,6 +14,7 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import (
     AdapterLoadError,
     DeadlineError,
+    EngineError,
     InvalidRequestError,
     QueueFullError,
 )
@@ -31,12 +32,11 @@ from tenora_engine.scheduling.admission import (
     Deadlines,
     Gate,
     check_share,
-    check_texts,
     make_sequences,
 )
 from tenora_engine.scheduling.beams import give_text
 from tenora_engine.scheduling.bills import Bills, settled
-from tenora_engine.scheduling.class_queue import service_class
+from tenora_engine.scheduling.coming import ComingRequests, settle_whole
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.held import Held
 from tenora_engine.scheduling.last_events import events_of_the_end, last_event
@@ -53,7 +53,6 @@ from tenora_engine.scheduling.meters import (
 )
 from tenora_engine.scheduling.pins import Pins
 from tenora_engine.scheduling.queue import WaitingQueue
-from tenora_engine.scheduling.request_bytes import RequestBytes
 from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Flight, Sequence, SequenceState
@@ -93,12 +92,12 @@ class Requests:
         self._charges = charges
         self._drafts = drafts
         self._waits = waits
-        self._telemetry = telemetry
         self._clock = clock
         self.flights: dict[str, Flight] = {}
         self.bills = Bills(clock)
         self._tenants: Counter[str] = Counter()  # requests in flight
-        self.bytes = RequestBytes(config.engine.max_request_bytes)
+        self.coming = ComingRequests(config, memory, loads, self.bills, telemetry, clock)
+        self.bytes = self.coming.bytes
         self._num_sequences = 0
         self.held = Held(queue, waits)
         self.deadlines = Deadlines(memory.costs)
@@ -119,14 +118,25 @@ class Requests:
         return dict(Counter(self._queue.waiting_by_tenant()) + self.held.by_tenant)
 
     def submit(
-        self, request: GenerationRequest, guides: Items[Guide] = (), encoded: bytes | None = None
+        self, request: GenerationRequest, guides: Items[Guide] = (), prepared: bytes | None = None
     ) -> None:
-        """See `Engine.submit`. The request has been checked, and where its prompt is `encoded` its
-        texts, too: else they are when there is room for it."""
+        """See `Engine.submit`. The request has been checked."""
+        if prepared is None:
+            try:
+                prepared = self.coming.prepare(request)
+            except QueueFullError:
+                self.coming.note_refused(request.tenant)
+                raise
+        try:
+            self._submit(request, guides, prepared)
+        except EngineError:
+            self.bytes.release(request)
+            raise
+
+    def _submit(self, request: GenerationRequest, guides: Items[Guide], prepared: bytes) -> None:
         self.changes += 1
         key, held = request.tenant.key, self.held.by_tenant
-        meter = self._telemetry.meter(service_class(request.tenant.tier), key)
-        if request.request_id in self.flights or request.request_id in self.bills:
+        if self._is_known(request.request_id):
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
@@ -134,28 +144,15 @@ class Requests:
             self._memory.register(request.tenant)
             check_share(self._config, request, self._memory)
             self._gate.check_room(request.tenant, request.sampling.n, held.total(), held[key])
-            self.bytes.reserve(request)
         except QueueFullError:
-            meter.refuse("queue_full")
+            self.coming.note_refused(request.tenant)
             raise
-        if encoded is None:
-            try:
-                check_texts(self._config, request)
-            except InvalidRequestError:
-                self.bytes.release(request)
-                raise
         adapter = request.adapter
         residency = self._loads.residency_for(request)
         now_s = self._clock()
+        meter, first_number = self.coming.meter(request.tenant), self._num_sequences
         sequences = make_sequences(
-            self._config,
-            request,
-            self._num_sequences,
-            residency,
-            meter,
-            now_s,
-            guides,
-            encoded or b"",
+            self._config, request, first_number, residency, meter, now_s, guides, prepared
         )
         self._enter(sequences, residency, now_s)
         self._num_sequences += len(sequences)
@@ -175,6 +172,21 @@ class Requests:
             if residency != "device":
                 self._loads.request(adapter, request.tenant.key)
 
+    def discard(self, request: GenerationRequest, reason: AbortReason) -> None:
+        """See `Engine.discard`. Where another of its id is in flight it would have been refused."""
+        self.bytes.release(request)
+        if not self._is_known(request.request_id):
+            self.events += self.coming.discard(request, reason)
+            self._count_end(FINISH_OF[reason])
+
+    def _is_known(self, request_id: str) -> bool:
+        return request_id in self.flights or request_id in self.bills
+
+    def sender_of(self, request_id: str) -> str | None:
+        """See `Engine.sender_of`."""
+        flight = self.flights.get(request_id)
+        return self.bills.tenant_of(request_id) if flight is None else flight.request.tenant.key
+
     def abort(
         self,
         request_id: str,
@@ -184,9 +196,7 @@ class Requests:
     ) -> None:
         """See `Engine.abort`."""
         if index is None and reason != "stop":
-            self.events += settled(
-                self.bills.abort(request_id, is_free=reason in ("invalid", "cut_off"))
-            )
+            self.events += settle_whole(self.bills, request_id, reason)
         else:
             text_ends = output_tokens if reason == "stop" else None
             self.events += settled(self.bills.confirm(request_id, index, text_ends))
@@ -338,8 +348,11 @@ class Requests:
         self._leave(flight, sequence)
         self._drafts.ended(sequence)
         if not flight.sequences:
-            self.counters.requests_finished += 1
-            self.counters.requests_aborted += ending.reason == "abort"
+            self._count_end(ending.reason)
+
+    def _count_end(self, reason: FinishReason) -> None:
+        self.counters.requests_finished += 1
+        self.counters.requests_aborted += reason == "abort"
 
     def abandon(self, reason: FinishReason, error: str | None) -> list[Event]:
         """The last events, with their meters, of all that is in flight when the engine ends. The
@@ -427,7 +440,6 @@ class Requests:
             for sequence in sequences:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
-            self.bytes.release(request)
             if request.adapter is not None and residency != "device":
                 self._loads.request(request.adapter, request.tenant.key)
             raise

@@ -160,10 +160,10 @@ class Scheduler:
         self._load_ended = True
 
     def submit(
-        self, request: GenerationRequest, guides: Items[Guide] = (), encoded: bytes | None = None
+        self, request: GenerationRequest, guides: Items[Guide] = (), prepared: bytes | None = None
     ) -> None:
         """See `Engine.submit`."""
-        self.requests.submit(request, guides, encoded)
+        self.requests.submit(request, guides, prepared)
         if self._keeps_promises:
             first = self.requests.flights[request.request_id].sequences[0]
             is_relegated = first.service.tier != request.tenant.tier

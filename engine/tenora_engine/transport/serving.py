@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # torch comes with it
 
 _DRAIN_S = 5.0  # how long a stopping engine waits for aborted requests to be metered
 _POLL_MS = 500  # at most, for silence and leases are looked at between two polls
-_MESSAGES_A_TURN = 1000
+_RECEIVE_S = 0.01  # for messages of clients, or for one; then what has been handed over is sent
 _WAKE_UPS_MAX = 65_536  # what a pipe holds; what is left in a larger one wakes us once more
 
 _log = logging.getLogger(__name__)
@@ -219,19 +219,25 @@ class EngineServer:
     # From the clients.
 
     def _receive(self) -> None:
-        for _ in range(_MESSAGES_A_TURN):
-            try:
-                client, data = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            except ValueError:
-                continue  # not of our two parts
-            try:
-                message = decode_to_engine(data)
-            except msgspec.MsgspecError as error:
-                _log.warning("a message of %s cannot be read: %s", client.hex(), error)
-                continue
+        until_s = steady() + _RECEIVE_S
+        while self._receive_one() and steady() < until_s:
+            pass
+
+    def _receive_one(self) -> bool:
+        """Whether there was a message."""
+        try:
+            client, data = self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except ValueError:
+            return True  # not of our two parts
+        try:
+            message = decode_to_engine(data)
+        except msgspec.MsgspecError as error:
+            _log.warning("a message of %s cannot be read: %s", client.hex(), error)
+        else:
             self._take(client, message)
+        return True
 
     def _take(self, client: bytes, message: m.ToEngine) -> None:
         if isinstance(message, m.Hello):
