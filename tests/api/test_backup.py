@@ -71,7 +71,7 @@ async def test_an_installation_is_the_same_on_an_empty_machine(
         after = tables(str(ready.database_url))
         assert len(after.pop("audit_logs")) == len(before.pop("audit_logs")) + 1
         changed = {name for name in before if before[name] != after[name]}
-        assert changed <= BY_THEMSELVES | {"audit_heads"}
+        assert changed <= BY_THEMSELVES | {"audit_heads", "audit_verified"}
         async with running_api(ready, tmp_path / "2") as api:
             await serves_on(api, whole, kept)
 
@@ -324,6 +324,7 @@ async def test_an_owner_whom_row_level_security_binds(
     assert {each for each in before if before[each] != after[each]} <= BY_THEMSELVES | {
         "audit_logs",
         "audit_heads",
+        "audit_verified",
     }
 
 
