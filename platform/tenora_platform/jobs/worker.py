@@ -117,8 +117,8 @@ class JobWorker:
         reason = plain_reason(error)
         if is_awaited(error):
             outage = outage_of(error)
-            said = f"a server: {outage.message if outage else reason}"
-            await self._note(row.id, {"waiting_for": said})
+            said = outage.message.removesuffix(" Please try again.") if outage else reason
+            await self._note(row.id, {"waiting_for": f"a server: {said}"})
             raise error
         attempts = row.attempts + 1
         log_failure(_log, "job failed", error, job=row.id, attempt=attempts)
