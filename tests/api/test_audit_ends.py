@@ -172,6 +172,7 @@ async def test_a_verification_keeps_nobody_from_writing(
 ) -> None:
     """While it is behind the operator's chain and within a tenant's, both are written to."""
     api, _ = own
+    await api.put_plan("before", {})
     tenant = await api.new_tenant("busy")
     inside, may_go_on = asyncio.Event(), asyncio.Event()
     read = repository.next_entries
