@@ -66,9 +66,11 @@ def test_without_a_worker_it_gives_up() -> None:
         waited(*[job("waiting", jobs.A_WORKER)] * 20)
 
 
-def test_between_two_jobs_is_not_without_a_worker() -> None:
+def test_between_two_jobs_is_not_without_a_worker(capsys: pytest.CaptureFixture[str]) -> None:
     both = [job("waiting", BEFORE), job("waiting", jobs.A_WORKER)] * 20
-    assert waited(*both, job("done"))["state"] == "done"
+    found = waited(*both, job("done"))
+    assert found["state"] == "done"
+    assert "waiting for 2 jobs before it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])

@@ -62,7 +62,8 @@ def _ended(api: ApiClient, path: str, job: dict[str, Any], what: str) -> dict[st
                 f"The {what} {job['id']} is still waiting.",
                 "Check that a worker is running (/readyz says so). It is done as soon as one is.",
             )
-        if waits is not None and waits != told:
+        is_new = waits is not None and waits != told
+        if is_new and (waits != A_WORKER or now_s - moved_s > _TELL_EVERY_S):
             told = waits
             say(f"{what}: waiting for {waits}", err=True)
         if sys.stderr.isatty() and now_s - told_s > _TELL_EVERY_S:
