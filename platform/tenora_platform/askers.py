@@ -37,16 +37,27 @@ def asker_of_tenant(tenant: TenantContext) -> Asker:
 
 def asker_of_admin(admin: AdminContext) -> Asker:
     def require(connection: Connection) -> None:
-        if admin.is_person:
-            _require_role(connection, None, admin.key_id, admin.role)
-        elif admin.key_prefix is not None:  # a configured key is good while the process runs
-            columns = [getattr(AdminKeyRow, name) for name in (*_KEPT, "role")]
-            row = connection.execute(select(*columns).where(AdminKeyRow.id == admin.key_id)).one()
-            good_until(cast(KeptKey, row), admin.key_prefix)
-            if row.role != admin.role:
-                raise _other_role()
+        if operators_role(connection, admin.actor, admin.key_prefix) != admin.role:
+            raise _other_role()
 
     return Asker(place=OPERATOR, require=require)
+
+
+def operators_role(connection: Connection, actor: str, key_prefix: str | None) -> str:
+    """The role by now of who asked, as the audit log names them, by a secret of that prefix. A
+    configured key, which has none, is good while the process runs. Raises UnauthorizedError and
+    ForbiddenError where the key or the membership has ended."""
+    kind, _, id_ = actor.partition(":")
+    if kind == "person":
+        return _role_of(connection, None, id_)
+    if key_prefix is None:
+        return "owner"
+    columns = [getattr(AdminKeyRow, name) for name in (*_KEPT, "role")]
+    row = connection.execute(select(*columns).where(AdminKeyRow.id == id_)).one_or_none()
+    if row is None:
+        raise UnauthorizedError("Invalid API key.")
+    good_until(cast(KeptKey, row), key_prefix)
+    return str(row.role)
 
 
 def _require_api_key(connection: Connection, tenant: TenantContext) -> None:
@@ -66,17 +77,21 @@ def _require_api_key(connection: Connection, tenant: TenantContext) -> None:
         )
 
 
-def _require_role(connection: Connection, tenant_id: str | None, person_id: str, role: str) -> None:
-    now = connection.scalar(
+def _require_role(connection: Connection, tenant_id: str, person_id: str, role: str) -> None:
+    if _role_of(connection, tenant_id, person_id) != role:
+        raise _other_role()
+
+
+def _role_of(connection: Connection, tenant_id: str | None, person_id: str) -> str:
+    role = connection.scalar(
         select(MembershipRow.role).where(
             MembershipRow.tenant_id.is_not_distinct_from(tenant_id),
             MembershipRow.person_id == person_id,
         )
     )
-    if now is None:
+    if role is None:
         raise ForbiddenError("You are not a member any more.", code="not_a_member")
-    if now != role:
-        raise _other_role()
+    return str(role)
 
 
 def _other_role() -> ForbiddenError:

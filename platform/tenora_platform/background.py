@@ -59,8 +59,7 @@ def _mark(state: AppState) -> str:
 def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
     from tenora_platform import retention
-    from tenora_platform.audit.verify_job import KIND as VERIFY
-    from tenora_platform.audit.verify_job import VerificationJob
+    from tenora_platform.audit.verify_job import verifications
     from tenora_platform.audit.witness import Witness
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.canary.rounds import Canary
@@ -68,8 +67,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.evaluations.worker import EvaluationWorker
     from tenora_platform.history.sampler import HistorySampler
     from tenora_platform.idempotency.sweeper import keep_swept
-    from tenora_platform.invoices.run_job import KIND as INVOICES
-    from tenora_platform.invoices.run_job import InvoiceJob
+    from tenora_platform.invoices.run_job import invoice_runs
     from tenora_platform.invoices.worker import InvoiceWorker
     from tenora_platform.jobs.worker import JobWorker
     from tenora_platform.ledger.expiry import CreditKeeper
@@ -134,11 +132,8 @@ def worker_work(state: AppState) -> Work:
         "budget_alerts": state.budgets.alerts.run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics, state.seal).run,
         "invoices": InvoiceWorker(state).run,
-        "jobs": JobWorker(
-            state.db,
-            {INVOICES: InvoiceJob(state), VERIFY: VerificationJob(state)},
-            wakes.on("jobs"),
-        ).run,
+        "invoice_runs": JobWorker(state, invoice_runs(state), wakes.on("jobs")).run,
+        "verifications": JobWorker(state, verifications(state), wakes.on("jobs")).run,
         "webhooks": WebhookWorker.of(state, wakes.on("events", "webhooks")).run,
         "usage_months": UsageMonths(state.db, archive, state.store, state.metrics, months).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,

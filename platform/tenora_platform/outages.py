@@ -77,6 +77,19 @@ def is_own_fault(error: BaseException) -> bool:
     return isinstance(error, OWN_FAULT) or type(error) is StatementError
 
 
+def is_awaited(error: BaseException) -> bool:
+    """Whether work failed by a server that is away, or by a schema that is being migrated, whatever
+    the work is about: it is waited for. Not by an object store that answers: it may be one object
+    that cannot be read."""
+    if is_own_fault(error):
+        return False
+    if isinstance(error, BaseError):
+        words = str(error)
+        return any(each.search(words) for each in (_NO_CONNECTION, _TIMEOUT, _FULL_DISK))
+    away = (DBAPIError, PoolTimeoutError, RedisError, UnavailableError)
+    return isinstance(error, (*away, ConnectionError, TimeoutError))
+
+
 _STATES: dict[str, Trouble] = {"25006": "read-only", "53100": "full"}
 _READ_ONLY_MS, _FULL_MS = 5000, 10_000
 _REDIS: dict[str, Trouble] = {"READONLY": "read-only", "OOM": "full", "MISCONF": "full"}

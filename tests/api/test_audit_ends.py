@@ -4,7 +4,7 @@ put back with them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from api_harness import Api
 from platform_fixtures import MakeApi, Servers, plain_url
 from tenora_platform.audit import repository
 from tenora_platform.audit.tables import AuditRow
+from tenora_platform.audit.verification import BEGINNING
 from tenora_platform.audit.witness import Witness
 from verification import problems_of
 
@@ -98,8 +99,7 @@ async def test_what_is_written_while_the_log_is_verified_is_no_fault(
         return rows
 
     monkeypatch.setattr(repository, "next_entries", read_slowly)
-    async with api.state.db.admin_session() as session:
-        assert await api.state.audit.verify(session) == []
+    assert await api.state.audit.verify(api.state.db.admin_session) == []
 
 
 async def verified(api: Api, mode: str = "full") -> dict[str, Any]:
@@ -120,7 +120,7 @@ async def test_a_worker_verifies_in_parts(
     own: tuple[Api, str], witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chain at a time, in batches: what is wrong is found as by one walk."""
-    monkeypatch.setattr("tenora_platform.audit.verify_job.ENTRIES_AT_ONCE", 1)
+    monkeypatch.setattr("tenora_platform.audit.verify_job.STEP_S", 0.0)
     monkeypatch.setattr("tenora_platform.audit.verify_job.TENANTS_AT_ONCE", 2)
     monkeypatch.setattr("tenora_platform.audit.verification.BATCH", 2)
     api, url = own
@@ -159,12 +159,73 @@ async def test_a_recent_verification_reads_what_is_new(
     changed_by_hand(url, "UPDATE audit_logs SET actor = 'x' WHERE chain = %s AND seq = 1", other.id)
     changed_by_hand(
         url,
-        "UPDATE audit_heads SET verified_seq = 1, verified_seal = seal, verified_hash = "
-        "(SELECT hash FROM audit_logs WHERE chain = %s AND seq = 1) WHERE chain = %s",
-        *(other.id, other.id),
+        "INSERT INTO audit_verified SELECT chain, seq, hash, seal FROM audit_heads WHERE chain = "
+        "%s",
+        other.id,
     )
     found = await verified(api, "recent")
     assert other.id in found["problem"], "nobody else can say that a chain was verified"
+
+
+async def test_a_verification_keeps_nobody_from_writing(
+    own: tuple[Api, str], witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is behind the operator's chain and within a tenant's, both are written to."""
+    api, _ = own
+    await api.put_plan("before", {})
+    tenant = await api.new_tenant("busy")
+    inside, may_go_on = asyncio.Event(), asyncio.Event()
+    read = repository.next_entries
+
+    async def read_slowly(session: AsyncSession, chain: str, *args: Any) -> list[AuditRow]:
+        rows = await read(session, chain, *args)
+        if chain == tenant.id:
+            inside.set()
+            await may_go_on.wait()
+        return rows
+
+    monkeypatch.setattr(repository, "next_entries", read_slowly)
+    verification = asyncio.create_task(verified(api))
+    await asyncio.wait_for(inside.wait(), PATIENCE_S)
+    await api.put_plan("meanwhile", {})
+    path = f"/admin/v1/tenants/{tenant.id}"
+    assert (await api.admin("PATCH", path, json={"name": "busier"})).status_code == 200
+    may_go_on.set()
+    assert (await verification)["valid"]
+
+
+async def test_a_verification_goes_on_within_a_chain(
+    own: tuple[Api, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch at a time, without reading one twice; only where a seal says how far it was."""
+    api, url = own
+    monkeypatch.setattr("tenora_platform.audit.verification.BATCH", 2)
+    tenant = await api.new_tenant("long")
+    for number in range(6):
+        await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": f"n{number}"})
+    verifier, sessions = api.state.audit.verifier, api.state.db.admin_session
+
+    async def walk(place: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int, list[str]]:
+        places, entries, problems = list[Mapping[str, Any]](), 0, list[str]()
+        at: Mapping[str, Any] | None = place
+        while at is not None:
+            part = await verifier.part(sessions, at, 0.0)
+            at, entries = part.place, entries + part.entries
+            problems += part.problems
+            places += [] if at is None else [at]
+        return places, entries, problems
+
+    count = int(changed_by_hand(url, "SELECT count(*) FROM audit_logs"))
+    places, entries, problems = await walk(BEGINNING)
+    assert (entries, problems) == (count, [])
+    within = [each for each in places if each.get("chain") == tenant.id]
+    assert [each["seq"] for each in within] == [2, 4, 6, 8], "8 entries: the tenant, its key, 6"
+    changed = "UPDATE audit_logs SET actor = 'x' WHERE chain = %s AND seq = %s"
+    changed_by_hand(url, changed, tenant.id, 3)
+    _, entries, problems = await walk(BEGINNING)
+    assert (entries, len(problems)) == (count, 1), "named once, and counted to its end"
+    _, entries, problems = await walk({**within[1], "seal": within[0]["seal"]})
+    assert (entries, len(problems)) == (8, 1), "from its beginning, where the place is not ours"
 
 
 @pytest.fixture

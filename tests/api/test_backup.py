@@ -11,7 +11,7 @@ import os
 import time
 import tracemalloc
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import obstore
@@ -34,6 +34,7 @@ from tenora_platform.db import Base, DatabaseUrls, libpq_url, psycopg_url
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.erasure.worker import Eraser
 from tenora_platform.installation import DEFAULT, Installation
+from tenora_platform.jobs import repository as jobs
 from tenora_platform.receipts.document import verify
 from tenora_platform.receipts.keys import read_key_set
 from tenora_platform.registry.collector import Collector
@@ -70,9 +71,26 @@ async def test_an_installation_is_the_same_on_an_empty_machine(
         after = tables(str(ready.database_url))
         assert len(after.pop("audit_logs")) == len(before.pop("audit_logs")) + 1
         changed = {name for name in before if before[name] != after[name]}
-        assert changed <= BY_THEMSELVES | {"audit_heads"}
+        assert changed <= BY_THEMSELVES | {"audit_heads", "audit_verified"}
         async with running_api(ready, tmp_path / "2") as api:
             await serves_on(api, whole, kept)
+
+
+async def test_a_restore_goes_on_with_no_job(
+    own: Settings, empty: Settings, tmp_path: Path
+) -> None:
+    """One that waited or ran when the backup was made has failed, and says so."""
+    kinds = ("audit_verification", "invoices")
+    async with running_api(own, tmp_path / "1") as api, api.state.db.admin_session() as session:
+        for kind in kinds:
+            row = await jobs.ask(session, kind, {"mode": "full"}, "admin_key:x")
+            row.not_before = datetime.now(UTC) + timedelta(hours=1)
+            row.state = "running" if kind == "invoices" else "waiting"
+    await made(own, tmp_path / "backup")
+    await restored(empty, tmp_path / "backup")
+    found = tables(str(empty.database_url))["jobs"]
+    assert len(found) == len(kinds)
+    assert all("failed" in str(each) and "Restored from" in str(each) for each in found)
 
 
 async def test_a_restore_erases_nobody_whose_time_is_over(
@@ -306,6 +324,7 @@ async def test_an_owner_whom_row_level_security_binds(
     assert {each for each in before if before[each] != after[each]} <= BY_THEMSELVES | {
         "audit_logs",
         "audit_heads",
+        "audit_verified",
     }
 
 

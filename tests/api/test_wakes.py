@@ -13,6 +13,7 @@ import pytest
 from api_harness import Api
 from tenora_platform.evaluations import worker as evaluations_worker
 from tenora_platform.evaluations.worker import EvaluationWorker
+from tenora_platform.invoices.run_job import invoice_runs
 from tenora_platform.jobs import worker as jobs_worker
 from tenora_platform.jobs.worker import JobWorker
 from tenora_platform.live.changes import Changes
@@ -93,7 +94,7 @@ async def test_quiet_work_looks_again_when_it_is_told(
         Reconciler: lambda: Reconciler(api.state, wake),
         RolloutKeeper: lambda: RolloutKeeper(api.state, wake),
         WebhookWorker: lambda: WebhookWorker.of(api.state, wake),
-        JobWorker: lambda: JobWorker(api.state.db, {}, wake),
+        JobWorker: lambda: JobWorker(api.state, invoice_runs(api.state), wake),
         EvaluationWorker: lambda: EvaluationWorker(api.state, partial(wakes.on, topic)),
     }
     working = asyncio.create_task(made[kind]().run())

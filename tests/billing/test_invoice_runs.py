@@ -205,7 +205,7 @@ async def test_a_run_that_was_killed_is_begun_again(
     for each in tenants:
         await each.use(DAY, "1.5")
     runs = runs_at(db, ledger, AFTER_GRACE)
-    with crashing(monkeypatch, after), pytest.raises(BaseExceptionGroup):
+    with crashing(monkeypatch, after), pytest.raises(KilledError):
         await runs.run(Wanted(NOVEMBER))
     half = [len(await each.invoices()) for each in tenants]
     assert sum(half) < len(tenants)

@@ -118,3 +118,15 @@ def test_migrations_can_be_read_and_have_one_head() -> None:
     config = Config()
     config.set_main_option("script_location", str(ROOT / "migrations"))
     assert len(ScriptDirectory.from_config(config).get_heads()) == 1
+
+
+def test_errors_of_task_groups_come_out_as_themselves() -> None:
+    """A group of errors passes by `except` of what is in it: platform and engine have `task_group`
+    in place of asyncio's."""
+    wrapped = "platform/tenora_platform/task_groups.py"
+    found = {
+        str(path.relative_to(ROOT))
+        for path in tracked("platform/*.py", "engine/*.py")
+        if "TaskGroup()" in path.read_text() or "create_task_group(" in path.read_text()
+    }
+    assert found <= {wrapped}

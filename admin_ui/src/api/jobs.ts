@@ -4,13 +4,14 @@ const POLL_MS = 500;
 
 interface Job {
   id: string;
-  state: "waiting" | "running" | "done" | "failed";
+  state: "waiting" | "running" | "done" | "failed" | "cancelled";
   done: number;
   total: number | null;
   error: string | null;
 }
 
-/** The job as it is when it is done; `onProgress` is told its part of 1. Throws where it fails. */
+/** The job as it is when it is done; `onProgress` is told its part of 1. Throws where it does
+ *  not come to that. */
 export async function untilDone<J extends Job>(
   asked: J,
   again: (job: J) => Promise<J>,
@@ -22,6 +23,6 @@ export async function untilDone<J extends Job>(
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     job = await again(job);
   }
-  if (job.state === "failed") throw new Error(job.error ?? "The server could not do this.");
+  if (job.state !== "done") throw new Error(job.error ?? "The server could not do this.");
   return job;
 }

@@ -197,8 +197,8 @@ export interface paths {
         put?: never;
         /**
          * Start Verification
-         * @description Start a verification of every hash chain. A worker does it; poll it until its state is `done`
-         *     or `failed`.
+         * @description Start a verification of every hash chain. A worker does it; poll it until its state is
+         *     `done`, `failed` or `cancelled`.
          */
         post: operations["audit_start_verification"];
         delete?: never;
@@ -221,6 +221,26 @@ export interface paths {
         get: operations["audit_get_verification"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/audit_logs/verifications/{verification_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Verification
+         * @description Cancel a verification that has not ended.
+         */
+        post: operations["audit_cancel_verification"];
         delete?: never;
         options?: never;
         head?: never;
@@ -696,7 +716,7 @@ export interface paths {
         /**
          * Start Run
          * @description Start a run over many tenants. A worker makes each tenant's invoice in a transaction of its
-         *     own; poll the run until its state is `done` or `failed`.
+         *     own; poll the run until its state is `done`, `failed` or `cancelled`.
          */
         post: operations["invoices_start_run"];
         delete?: never;
@@ -719,6 +739,26 @@ export interface paths {
         get: operations["invoices_get_run"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/runs/{run_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Run
+         * @description Cancel a run that has not ended. The invoices that it has made stay.
+         */
+        post: operations["invoices_cancel_run"];
         delete?: never;
         options?: never;
         head?: never;
@@ -10326,6 +10366,8 @@ export interface components {
             asked_at: string;
             /** Asked By */
             asked_by: string;
+            /** Attempts */
+            attempts: number;
             /** Done */
             done: number;
             /** Empty */
@@ -10356,7 +10398,7 @@ export interface components {
              * State
              * @enum {string}
              */
-            state: "waiting" | "running" | "done" | "failed";
+            state: "waiting" | "running" | "done" | "failed" | "cancelled";
             /**
              * Status
              * @enum {string}
@@ -10368,6 +10410,8 @@ export interface components {
             total: number | null;
             /** Unchanged */
             unchanged: number;
+            /** Waiting For */
+            waiting_for: string | null;
         };
         /**
          * RunJobBody
@@ -12108,6 +12152,8 @@ export interface components {
             asked_at: string;
             /** Asked By */
             asked_by: string;
+            /** Attempts */
+            attempts: number;
             /** Done */
             done: number;
             /** Error */
@@ -12139,11 +12185,13 @@ export interface components {
              * State
              * @enum {string}
              */
-            state: "waiting" | "running" | "done" | "failed";
+            state: "waiting" | "running" | "done" | "failed" | "cancelled";
             /** Total */
             total: number | null;
             /** Valid */
             valid: boolean | null;
+            /** Waiting For */
+            waiting_for: string | null;
         };
         /** VerificationPage */
         VerificationPage: {
@@ -12821,6 +12869,37 @@ export interface operations {
         };
     };
     audit_get_verification: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                verification_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VerificationJobView"];
+                };
+            };
+        };
+    };
+    audit_cancel_verification: {
         parameters: {
             query?: never;
             header?: never;
@@ -13758,6 +13837,37 @@ export interface operations {
         };
     };
     invoices_get_run: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunJob"];
+                };
+            };
+        };
+    };
+    invoices_cancel_run: {
         parameters: {
             query?: never;
             header?: never;

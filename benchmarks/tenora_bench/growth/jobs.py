@@ -62,14 +62,14 @@ class Jobs:
         """The job at its end; seconds, steps of progress that were seen, MB of the worker."""
         began, steps, mb = time.perf_counter(), set[int](), 0.0
         run = self._json(self.http.post(path, json=body))
-        while run["state"] not in ("done", "failed"):
+        while run["state"] in ("waiting", "running"):
             if time.perf_counter() - began > _MOST_S:
                 raise BenchError(f"{path} was not done after {_MOST_S:.0f} s: {run}")
             time.sleep(_POLL_S)
             run = self._json(self.http.get(f"{path}/{run['id']}"))
             steps.add(run.get("done", 0))
             mb = max(mb, resident_kb(self.worker) / 1024)
-        if run["state"] == "failed":
+        if run["state"] != "done":
             raise BenchError(f"{path} failed: {run['error']}")
         seconds = time.perf_counter() - began
         return run, {"seconds": seconds, "steps": len(steps), "mb": mb}

@@ -22,11 +22,14 @@ from tenora_platform.audit.schemas import (
 )
 from tenora_platform.audit.service import OPERATOR
 from tenora_platform.audit.verify_job import KIND as VERIFY
+from tenora_platform.audit.verify_job import ROLES
 from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
 from tenora_platform.exports import ndjson
 from tenora_platform.jobs import repository as jobs
+from tenora_platform.jobs.cancelling import cancel
+from tenora_platform.jobs.tables import JobRow
 from tenora_platform.operators.roles import READERS
 from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Limit, Order
@@ -182,19 +185,21 @@ async def _lines(sessions: Sessions, chain: str | None) -> AsyncIterator[bytes]:
 
 
 VERIFICATIONS = "/admin/v1/audit_logs/verifications"
-Readers = Depends(require_role(*READERS))
+Verifiers = Depends(require_role(*ROLES))
 
 
-@router.post(VERIFICATIONS, status_code=202, dependencies=[Readers])
+@router.post(VERIFICATIONS, status_code=202, dependencies=[Verifiers])
 async def start_verification(
     body: VerificationBody, session: AdminSession, admin: CurrentAdmin
 ) -> VerificationJobView:
-    """Start a verification of every hash chain. A worker does it; poll it until its state is `done`
-    or `failed`."""
-    return VerificationJobView.of(await jobs.ask(session, VERIFY, {"mode": body.mode}, admin.actor))
+    """Start a verification of every hash chain. A worker does it; poll it until its state is
+    `done`, `failed` or `cancelled`."""
+    spec = {"mode": body.mode}
+    row = await jobs.ask(session, VERIFY, spec, admin.actor, admin.key_prefix)
+    return VerificationJobView.of(row)
 
 
-@router.get(VERIFICATIONS, dependencies=[Readers])
+@router.get(VERIFICATIONS, dependencies=[Verifiers])
 async def list_verifications(
     session: AdminSession, after: After = None, limit: Limit = 20
 ) -> VerificationPage:
@@ -203,10 +208,25 @@ async def list_verifications(
     return VerificationPage.of([VerificationJobView.of(row) for row in rows], limit)
 
 
-@router.get(f"{VERIFICATIONS}/{{verification_id}}", dependencies=[Readers])
+@router.get(f"{VERIFICATIONS}/{{verification_id}}", dependencies=[Verifiers])
 async def get_verification(verification_id: str, session: AdminSession) -> VerificationJobView:
     """Get one verification: how far it is, and what it has found."""
-    row = await jobs.find(session, verification_id, VERIFY)
-    if row is None:
-        raise NotFoundError(f"There is no verification {verification_id[:80]!r}.")
+    return VerificationJobView.of(await _verification(session, verification_id))
+
+
+@router.post(f"{VERIFICATIONS}/{{verification_id}}/cancel", dependencies=[Verifiers])
+async def cancel_verification(
+    verification_id: str, session: AdminSession, state: State, admin: CurrentAdmin
+) -> VerificationJobView:
+    """Cancel a verification that has not ended."""
+    row = await _verification(session, verification_id)
+    await cancel(session, state.audit, row, admin.actor)
     return VerificationJobView.of(row)
+
+
+async def _verification(session: AsyncSession, job_id: str) -> JobRow:
+    """Raises NotFoundError."""
+    row = await jobs.find(session, job_id, VERIFY)
+    if row is None:
+        raise NotFoundError(f"There is no verification {job_id[:80]!r}.")
+    return row

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,13 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.asking import ask
 from tenora_platform.audit.heads import End, Heads
 from tenora_platform.audit.tables import AuditRow
-from tenora_platform.audit.verification import ChainVerifier
+from tenora_platform.audit.verification import BEGINNING, ChainVerifier, Sessions
 from tenora_platform.ids import new_id
 from tenora_platform.locks import lock
 from tenora_platform.secret import ServerSecret
 
 OPERATOR = "operator"
-_ENTRIES_AT_ONCE = 10_000
 
 Details = Mapping[str, object]
 """JSON, and times and decimals, which become its strings."""
@@ -101,16 +101,12 @@ class AuditLog:
         """Of its chains."""
         return ChainVerifier(self._heads, self.hash_of)
 
-    async def verify(self, session: AsyncSession) -> list[str]:
+    async def verify(self, sessions: Sessions) -> list[str]:
         """What is wrong, the first thing of each chain: entries that do not fit, entries that are
         missing at an end, chains that are missing. Nothing if all is as it was written."""
-        verifier, found = self.verifier, list[str]()
-        after: str | None = ""
-        while after is not None:
-            part = await verifier.part(session, after, _ENTRIES_AT_ONCE)
-            found += part.problems
-            after = part.after
-        return [*found, *await verifier.missing(session)]
+        part = await self.verifier.part(sessions, BEGINNING, math.inf)
+        async with sessions() as session:
+            return [*part.problems, *await self.verifier.missing(session)]
 
 
 def _canonical(details: Details) -> str:

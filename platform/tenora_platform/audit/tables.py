@@ -31,8 +31,7 @@ class AuditRow(Base):
 
 
 class AuditHeadRow(Base):
-    """The last entry of a chain, under a seal; and the last that a verification found right, under
-    another."""
+    """The last entry of a chain, under a seal."""
 
     __tablename__ = "audit_heads"
 
@@ -40,6 +39,15 @@ class AuditHeadRow(Base):
     seq: Mapped[int] = mapped_column(BigInteger)
     hash: Mapped[str] = mapped_column(Text)
     seal: Mapped[str] = mapped_column(Text)
-    verified_seq: Mapped[int | None] = mapped_column(BigInteger)
-    verified_hash: Mapped[str | None] = mapped_column(Text)
-    verified_seal: Mapped[str | None] = mapped_column(Text)
+
+
+class AuditVerifiedRow(Base):
+    """The last entry of a chain that a verification found right, under a seal. Apart from the
+    chain's end, so that who writes to the chain waits for no verification."""
+
+    __tablename__ = "audit_verified"
+
+    chain: Mapped[str] = mapped_column(Text, primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger)
+    hash: Mapped[str] = mapped_column(Text)
+    seal: Mapped[str] = mapped_column(Text)

@@ -56,9 +56,9 @@ async def _prove(settings: Settings, urls: DatabaseUrls, before: Collection[Faul
     db = Database(urls).patient()
     try:
         await _reconcile(settings, urls, found)
+        for problem in await AuditLog(urls.secret).verify(db.admin_session):
+            found.problems.append(f"audit log: {problem}")
         async with db.admin_session() as session:
-            for problem in await AuditLog(urls.secret).verify(session):
-                found.problems.append(f"audit log: {problem}")
             async for each in problems(session, Chain(urls.secret)):
                 found.problems.append(f"ledger: {each}")
             await _verify_receipts(session, db, settings, urls, found)

@@ -28,6 +28,7 @@ from tenora_platform.bootstrap import UNFINISHED, prepare_database
 from tenora_platform.db import Database, DatabaseUrls
 from tenora_platform.erasure.holding import hold_erasures
 from tenora_platform.installation import Installation
+from tenora_platform.jobs.repository import end_open
 from tenora_platform.marks import KEY, claim_store, mark_of
 from tenora_platform.object_store import open_object_store
 from tenora_platform.registry.store_identity import StoreIdentity
@@ -91,8 +92,9 @@ def restore_backup(
     settings: Settings, urls: DatabaseUrls, place: Place, manifest: Manifest
 ) -> list[str]:
     """Fill database and object store, whose record names this database in the end; the deleted
-    tenants that are not erased until the operator confirms it. Raises BackupError where they or
-    Redis are not empty, unless by this very restore, and for an object that cannot be read back.
+    tenants that are not erased until the operator confirms it. Jobs that ran have failed. Raises
+    BackupError where they or Redis are not empty, unless by this very restore, and for an object
+    that cannot be read back.
     """
     objects = open_object_store(settings.object_store_url)
     token = f"{manifest.seal} {settings.object_store_url}"
@@ -206,6 +208,7 @@ async def _adopt(urls: DatabaseUrls, objects: ObjectStore, manifest: Manifest) -
             record = await store.adopt(session)
             audit, actor = AuditLog(urls.secret), "command line"
             held = await hold_erasures(session, audit, actor)
+            await end_open(session, "Restored from a backup. Start it again if it is needed.")
             await audit.append(
                 session,
                 actor=actor,

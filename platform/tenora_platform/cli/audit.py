@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tenora_platform.cli.client import DEFAULT_URL, AdminKey, AsJson, Url, connected, show
-from tenora_platform.cli.jobs import finished
+from tenora_platform.cli.jobs import Cancel, cancelled, finished
 
 audit = typer.Typer(no_args_is_help=True)
 
@@ -19,16 +19,21 @@ def verify(
         bool,
         typer.Option(help="Only entries of the log since each chain was last found right."),
     ] = False,
+    cancel: Cancel = None,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify all hash chains of the audit log and of the ledger. If an entry is not as it was
-    written, the command names it and exits with code 1. A worker does it; the command waits."""
+    written, the command names it and exits with code 1. A worker does it; the command waits, and
+    interrupted leaves it running."""
     path = "/admin/v1/audit_logs/verifications"
     with connected(url, key, what="the admin key") as api:
+        if cancel is not None:
+            cancelled(api, path, cancel, "verification")
+            return
         asked = api.call("POST", path, json={"mode": "recent" if recent else "full"})
-        found = finished(api, path, asked, "verification")
+        found = finished(api, path, asked, "verification", "tenora audit verify")
     rows = [{"valid": found["valid"], "problem": each} for each in found["problems"] or [None]]
     show(found, {"valid": "valid", "problem": "problem"}, as_json=as_json, rows=rows)
     if not found["valid"]:

@@ -44,6 +44,7 @@ from tenora_platform.object_store import open_object_store
 from tenora_platform.registry.store_identity import StoreIdentity
 from tenora_platform.secret import ServerSecret, load_secret
 from tenora_platform.settings import Settings
+from tenora_platform.task_groups import task_group
 from tenora_platform.tenants.key_service import ApiKeyService
 from tenora_platform.tenants.schemas import ApiKeyCreate, TenantCreate
 from tenora_platform.tenants.service import TenantService
@@ -190,7 +191,7 @@ class _Filling:
                     key = await keys.create(ApiKeyCreate(name="bench"))
                     made[number] = _Tenant(row.id, key.key, key.id, row.no)
 
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             for _ in range(AT_ONCE):
                 group.create_task(work())
         self.owner.execute("UPDATE tenants SET created_at = created_at - interval '1 year'")

@@ -20,7 +20,7 @@ from tenora_platform.cli.client import (
     show,
 )
 from tenora_platform.cli.errors import CliError
-from tenora_platform.cli.jobs import finished
+from tenora_platform.cli.jobs import Cancel, cancelled, finished
 from tenora_platform.cli.output import say
 
 invoice = typer.Typer(no_args_is_help=True)
@@ -75,6 +75,7 @@ def run(
             help="Default: final once the grace period has passed, drafts before.",
         ),
     ] = None,
+    cancel: Cancel = None,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,
@@ -85,9 +86,12 @@ def run(
     given = {"period": period, "tenant": tenant, "draft": draft}
     body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     with connected(url, key, what=_ADMIN) as api:
+        if cancel is not None:
+            cancelled(api, _RUNS, cancel, "invoice run")
+            return
         if tenant is None:
             asked = api.call("POST", _RUNS, json=body)
-            made = finished(api, _RUNS, asked, "invoice run")
+            made = finished(api, _RUNS, asked, "invoice run", "tenora invoice run")
             of = {"period": made["period"], "status": made["status"], "limit": 100}
             made["invoices"] = api.call("GET", "/admin/v1/invoices", params=of)["data"]
         else:

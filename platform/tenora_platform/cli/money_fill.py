@@ -25,6 +25,7 @@ from tenora_platform.installation import DEFAULT
 from tenora_platform.ledger.poster import post_due
 from tenora_platform.ledger.service import Ledger
 from tenora_platform.secret import load_secret
+from tenora_platform.task_groups import task_group
 from tenora_platform.usage.books import UsageBooks
 
 MODEL = "bench-base"
@@ -102,7 +103,7 @@ async def _store(db: Database, payers: Sequence[Payer], load: Load) -> tuple[dic
             await store(some)
 
     alone = [(len(some), await store(some)) for some in islice(waiting, ALONE)]
-    async with asyncio.TaskGroup() as group:
+    async with task_group() as group:
         for _ in range(AT_ONCE):
             group.create_task(work())
     if not mine:
@@ -129,7 +130,7 @@ async def _post(db: Database, ledger: Ledger, payers: Sequence[Payer]) -> dict[s
             async with db.admin_session() as session:
                 await post_due(session, ledger, payer.id, datetime.now(UTC))
 
-    async with asyncio.TaskGroup() as group:
+    async with task_group() as group:
         for _ in range(AT_ONCE):
             group.create_task(work())
     took = time.perf_counter() - began

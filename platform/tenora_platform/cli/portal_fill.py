@@ -19,6 +19,7 @@ from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.ids import new_id
 from tenora_platform.installation import DEFAULT
 from tenora_platform.secret import load_secret
+from tenora_platform.task_groups import task_group
 from tenora_platform.usage.books import UsageBooks
 
 _ADAPTERS = "INSERT INTO adapters (id, tenant_id, name) VALUES (:adapter, :tenant, :name)"
@@ -107,6 +108,6 @@ async def _store(db: Database, payer: Payer, count: int, load: PortalLoad, numbe
             if booked.bad:
                 raise BenchError(f"a record was not stored: {booked.bad[0][1]}")
 
-    async with asyncio.TaskGroup() as group:
+    async with task_group() as group:
         for _ in range(AT_ONCE):
             group.create_task(work())

@@ -210,6 +210,7 @@ async def _status(parts: _Parts) -> dict[str, Any]:
 async def _adopt(parts: _Parts) -> dict[str, Any]:
     from tenora_platform.audit.witness import Witness
     from tenora_platform.erasure.holding import hold_erasures
+    from tenora_platform.jobs.repository import end_open
 
     async with parts.db.admin_session() as session:
         before = await parts.identity.read()
@@ -223,6 +224,7 @@ async def _adopt(parts: _Parts) -> dict[str, Any]:
             after=_said(record),
         )
         held = await hold_erasures(session, parts.audit, "command line")
+        await end_open(session, "The object store was adopted. Start it again if it is needed.")
     # First: after a crash between the two, the store is not the database's, and is adopted again.
     await Witness(parts.objects, parts.db.secret).forget()
     await parts.identity.write(record)

@@ -18,6 +18,7 @@ from tenora_platform.invoices.documents import csv_response, pdf_response
 from tenora_platform.invoices.period import PeriodName, before, first_day, month_of, name_of
 from tenora_platform.invoices.repository import Filter
 from tenora_platform.invoices.run_job import KIND as INVOICES
+from tenora_platform.invoices.run_job import ROLES
 from tenora_platform.invoices.runs import InvoiceRuns, Report, Wanted
 from tenora_platform.invoices.schemas import (
     CreditNoteBody,
@@ -37,6 +38,8 @@ from tenora_platform.invoices.schemas import (
 )
 from tenora_platform.invoices.service import InvoiceService
 from tenora_platform.jobs import repository as jobs
+from tenora_platform.jobs.cancelling import cancel
+from tenora_platform.jobs.tables import JobRow
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Limit
@@ -49,7 +52,7 @@ _SHOWN_MAX = 100
 
 router = APIRouter(prefix="/admin/v1/invoices", tags=["invoices"], route_class=EdgeRoute)
 Readers = Depends(require_role(*MONEY_READERS))
-Biller = Depends(require_role("billing"))
+Biller = Depends(require_role(*ROLES))
 Period = Annotated[
     PeriodName | None, Query(description='Only invoices of this month, such as "2026-11"')
 ]
@@ -96,14 +99,15 @@ async def start_run(
     body: RunJobBody, session: AdminSession, state: State, admin: CurrentAdmin
 ) -> RunJob:
     """Start a run over many tenants. A worker makes each tenant's invoice in a transaction of its
-    own; poll the run until its state is `done` or `failed`."""
+    own; poll the run until its state is `done`, `failed` or `cancelled`."""
     await _check_tenant(session, body.tenant)
     period = first_day(body.period) if body.period else before(month_of(datetime.now(UTC)))
     runs = InvoiceRuns(state.db, state.ledger, state.audit, admin.actor)
     # Once for all tenants, however long it takes.
     is_final = await runs.is_final(Wanted(period, body.tenant, body.draft))
     spec = {"period": name_of(period), "tenant": body.tenant, "draft": not is_final}
-    return RunJob.of(await jobs.ask(session, INVOICES, spec, admin.actor))
+    row = await jobs.ask(session, INVOICES, spec, admin.actor, admin.key_prefix)
+    return RunJob.of(row)
 
 
 @router.get("/runs", dependencies=[Readers])
@@ -116,10 +120,25 @@ async def list_runs(session: AdminSession, after: After = None, limit: Limit = 2
 @router.get("/runs/{run_id}", dependencies=[Readers])
 async def get_run(run_id: str, session: AdminSession) -> RunJob:
     """Get one run: how far it is, and what it has made."""
-    row = await jobs.find(session, run_id, INVOICES)
-    if row is None:
-        raise NotFoundError(f"There is no invoice run {run_id[:80]!r}.")
+    return RunJob.of(await _run(session, run_id))
+
+
+@router.post("/runs/{run_id}/cancel", dependencies=[Biller])
+async def cancel_run(
+    run_id: str, session: AdminSession, state: State, admin: CurrentAdmin
+) -> RunJob:
+    """Cancel a run that has not ended. The invoices that it has made stay."""
+    row = await _run(session, run_id)
+    await cancel(session, state.audit, row, admin.actor)
     return RunJob.of(row)
+
+
+async def _run(session: AsyncSession, job_id: str) -> JobRow:
+    """Raises NotFoundError."""
+    row = await jobs.find(session, job_id, INVOICES)
+    if row is None:
+        raise NotFoundError(f"There is no invoice run {job_id[:80]!r}.")
+    return row
 
 
 async def _check_tenant(session: AsyncSession, tenant_id: str | None) -> None:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from tenora_platform.invoices.period import first_day
 from tenora_platform.invoices.runs import InvoiceRuns, Wanted
 from tenora_platform.invoices.schemas import NOTHING_MADE
-from tenora_platform.jobs.work import Asked, Step
+from tenora_platform.jobs.work import Asked, Kind, Step
+from tenora_platform.operators.roles import Role
 from tenora_platform.state import AppState
 
 KIND = "invoices"
+ROLES: tuple[Role, ...] = ("billing",)
+"""Who may start and cancel one, and has to be able to while it runs."""
 STEP_S = 2.0
 """After so long a step ends with the tenants that it has begun."""
 FAILED_MAX = 1000
@@ -48,3 +51,8 @@ class InvoiceJob:
         }
         place = {"after": report.next_after} if report.next_after is not None else None
         return Step(place, asked.done + report.looked, total, result)
+
+
+def invoice_runs(state: AppState) -> Kind:
+    """What a worker does of them."""
+    return Kind(KIND, ROLES, InvoiceJob(state))

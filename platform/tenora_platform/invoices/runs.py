@@ -4,7 +4,6 @@ once."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections import deque
@@ -31,6 +30,7 @@ from tenora_platform.invoices.repository import Invoiced
 from tenora_platform.invoices.tables import BillingSettingsRow, InvoiceRow
 from tenora_platform.ledger.poster import post_due
 from tenora_platform.ledger.service import Ledger, lock_money
+from tenora_platform.task_groups import task_group
 
 BATCH = 200  # tenants
 AT_ONCE = 4  # transactions; each waits for the database most of its time
@@ -158,7 +158,7 @@ class InvoiceRuns:
                     _log.exception("invoice could not be made", tenant=tenant.id)
                     report.failed.append((tenant.id, plain_reason(error)))
 
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             for _ in range(min(AT_ONCE, len(batch))):
                 group.create_task(work())
         return list(waiting)

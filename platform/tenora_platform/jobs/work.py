@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tenora_platform.operators.roles import Role
+
 Place = Mapping[str, Any]
 """Where a job goes on, as JSON."""
 
@@ -35,4 +37,15 @@ class Asked:
 
 
 Work = Callable[[Asked], Awaitable[Step]]
-"""Raises ApiError where the job cannot be done: it has failed then."""
+"""Raises ApiError where the job cannot be done: it has failed then. Of UnavailableError, and of
+anything else, it is tried again."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`name` is that of its rows. One of `roles`, or an owner's, has to be that of who asked for as
+    long as the job runs."""
+
+    name: str
+    roles: tuple[Role, ...]
+    work: Work

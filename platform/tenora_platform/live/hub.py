@@ -20,6 +20,7 @@ from tenora_platform.live.stream import Stream
 from tenora_platform.live.topics import SHARED, TOPICS
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.outages import log_failure
+from tenora_platform.task_groups import task_group
 
 STREAMS_MAX = 500
 """In one process, as the two that follow."""
@@ -79,7 +80,7 @@ class Hub:
         """For ever: while somebody listens, hear what changes and sample the sources."""
         while True:
             await self._some.wait()
-            async with asyncio.TaskGroup() as tasks:
+            async with task_group() as tasks:
                 working = [tasks.create_task(self._changes.listen(self._heard, self._listening))]
                 for source in sources:
                     working.append(tasks.create_task(self._sample(source, begin(source))))
