@@ -14,11 +14,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from functools import cache
 from typing import IO, Any
 
 from tenora_engine.errors import GrammarsUnavailableError, InvalidRequestError
-from tenora_engine.grammar.counts import check_counts, followed
+from tenora_engine.grammar.counts import check_counts, counted_characters, followed, read
+from tenora_engine.grammar.hints import Hints, hints_of
+from tenora_engine.grammar.least import NOTHING, Least, least_of
 from tenora_engine.grammar.limits import (
     CHECK_MEMORY_BYTES,
     ITEM_SEPARATOR,
@@ -26,6 +29,7 @@ from tenora_engine.grammar.limits import (
     parser_limits,
 )
 from tenora_engine.grammar.reasons import reason_of, sentence_of
+from tenora_engine.grammar.schemas import has_expressions
 from tenora_engine.printable import brief
 from tenora_engine.priority import stand_behind
 from tenora_engine.request import Grammar
@@ -47,6 +51,17 @@ _NO_ANSWER = 0  # in time
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is found of a grammar that may be followed. `grammar` is in the library's own form."""
+
+    grammar: str
+    characters: int = 0  # that it counts
+    is_plain: bool = False  # a JSON schema without expressions of its own
+    hints: Hints | None = None  # of a JSON schema
+    least: Least = NOTHING
+
+
 class GrammarCostError(InvalidRequestError):
     """What a grammar was seen to cost, which on another day may be a little less."""
 
@@ -59,8 +74,8 @@ class Checker:
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
-    def check(self, grammar: Grammar, timeout_s: float) -> str:
-        """The grammar as the library has it. Raises InvalidRequestError when it is none, or is not
+    def check(self, grammar: Grammar, timeout_s: float) -> Verdict:
+        """Read and compile a grammar. Raises InvalidRequestError when it is none, or is not
         supported; GrammarCostError when it takes more processor time than that, or too much memory
         in a process of its own; GrammarsUnavailableError when the process could not be had, was
         lost to something else, or got no processor time."""
@@ -69,7 +84,7 @@ class Checker:
             if answer is not None and "error" in answer:
                 raise InvalidRequestError(answer["error"], grammar.param)
             if answer is not None and "grammar" in answer:
-                return str(answer["grammar"])
+                return _verdict(answer)
             self._end_process()  # it may have been short of memory for those before this one
             if status == -signal.SIGPROF:
                 cost = f"longer than {timeout_s:g} s"
@@ -152,6 +167,25 @@ class Checker:
             length = int.from_bytes(found[:_LENGTH_BYTES], "little")
             if len(found) >= _LENGTH_BYTES and len(found) == _LENGTH_BYTES + length:
                 return dict(json.loads(found[_LENGTH_BYTES:]))
+
+
+def _verdict(answer: dict[str, Any]) -> Verdict:
+    """See `_answer_to`."""
+    hints = answer["hints"]
+    if hints is not None:
+        keys, values = (tuple(map(_bytes_of, hints[name])) for name in ("keys", "values"))
+        hints = Hints(keys, values, hints["depth"])
+    return Verdict(
+        answer["grammar"],
+        answer["characters"],
+        answer["is_plain"],
+        hints,
+        Least(*answer["least"]),
+    )
+
+
+def _bytes_of(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
 
 
 def _write(pipe: IO[bytes], message: dict[str, Any]) -> None:
@@ -237,7 +271,10 @@ _WORDS = {
 def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     kind = question["kind"]
     try:
-        return {"grammar": compile_text(kind, question["text"])}
+        return {
+            "grammar": compile_text(kind, question["text"]),
+            **_counted(kind, followed(kind, question["text"])),
+        }
     except MemoryError:
         return {"memory": "too little"}
     except (KeyboardInterrupt, SystemExit):
@@ -245,6 +282,29 @@ def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:  # the library's, of whatever class: its panics are no Exception
         reason = brief(sentence_of(str(error)))
         return {"error": f"{_WORDS[kind]}: {reason}"}
+
+
+def _counted(kind: str, text: str) -> dict[str, Any]:
+    """What else a Verdict has, as JSON."""
+    found: dict[str, Any] = {
+        "characters": counted_characters(kind, text),
+        "is_plain": False,
+        "hints": None,
+        "least": (0, 0),
+    }
+    if kind == "json_schema":
+        schema = read(text)
+        hints, least = hints_of(schema), least_of(schema)
+        found["hints"] = {
+            "keys": [key.decode(errors="surrogatepass") for key in hints.keys],
+            "values": [value.decode(errors="surrogatepass") for value in hints.values],
+            "depth": hints.depth,
+        }
+        found |= {
+            "is_plain": not has_expressions(schema),
+            "least": (least.num_bytes, least.commas),
+        }
+    return found
 
 
 def main() -> None:

@@ -11,16 +11,17 @@ from tenora_engine.grammar.repeats import count_at
 
 _GBNF = "::="
 _CLASS = (
-    r"(?P<class>\[(?:\\.|[^\]\\\n])*\]) | "  # of letters; in Lark's own form it may be left out
+    r"(?P<class>\[(?:\\.|[^\]\\\n])*+\]?) | "  # of letters; in Lark's own form it may be left out
 )
 _PARTS = r"""(?P<skip>[ \t\r\f]+|//[^\n]*|\#[^\n]*)
       | (?P<line>\n+)
-      | (?P<text>"(?:\\.|[^"\\\n])*"i?)
-      | (?P<regex>/(?!/)(?:\\.|[^/\\\n])+/[imslux]*)
+      | (?P<text>"(?:\\.|[^"\\\n])*+(?:"i?)?)
+      | (?P<regex>/(?!/)(?:\\.|[^/\\\n])++/?[imslux]*)
       | (?P<dots>~\s*(\d{1,18})(?:\s*\.\.\s*(\d{1,18}))?)
-      | (?P<head>[!?]?[A-Za-z_][\w-]*(?:\.-?\d+)?(?:\[[^\]\n]*\])?\s*(?::(?!:)|::=))
+      | (?P<head>[!?]?[A-Za-z_][\w-]*+(?:\.-?\d+)?(?:\[[^\]\[\n]*+\])?\s*+(?::(?!:)|::=))
       | (?P<name>[A-Za-z_][\w-]*)
       | (?P<other>.)"""
+"""Each part is read in time linear in its length, what is not closed as if it were."""
 _TOKEN = re.compile(_PARTS, re.VERBOSE | re.DOTALL)
 _TOKEN_OF_GBNF = re.compile(_CLASS + _PARTS, re.VERBOSE | re.DOTALL)
 _STEPS_MAX = 200_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-COUNT = re.compile(r"\{\s*(\d{1,18})?\s*(,)?\s*(\d{1,18})?\s*\}")
-_ESCAPE = re.compile(r"\\(?:[pPxuU]\{[^}]*\}|x[0-9A-Fa-f]{2}|.)", re.DOTALL)
+COUNT = re.compile(r"\{\s*+(?:(\d{1,18}+)\s*+)?+(?:(,)\s*+(?:(\d{1,18}+)\s*+)?+)?+\}")
+_ESCAPE = re.compile(r"\\(?:[pPxuU]\{[^}]{0,64}\}|x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _ENDS = "*+?"
 
 
@@ -41,7 +41,7 @@ _ONE = _Inner()
 def count_at(text: str, place: int) -> tuple[int, int | None, int] | None:
     """(least, most, where it ends) of `{m}`, `{m,}`, `{,n}` or `{m,n}` that begins there."""
     found = COUNT.match(text, place)
-    if found is None or (found[1] is None and found[3] is None):
+    if found is None or found[1] is found[3] is None:
         return None
     least = int(found[1] or 0)
     most = least if found[2] is None else (int(found[3]) if found[3] else None)

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 
 from tenora_engine.errors import QueueFullError
-from tenora_engine.grammar.counts import counted_characters
+from tenora_engine.grammar.limits import states_bytes
 from tenora_engine.request import GenerationRequest
 
 PROMPT_TOKEN_BYTES = 52
@@ -18,24 +18,20 @@ TOKEN_BYTES = 40  # a number and its place, in a prediction or a list of ids
 RULE_BYTES = 96  # a token's bias
 REQUEST_BYTES = 4096  # its objects, events and records
 SEQUENCE_BYTES = 2048  # more of each sequence
-STATES_BYTES = 1800  # of a lexer, for a character that a grammar counts
-CHARACTERS_OF_TOKEN = 5
 TENANT_SHARE = 4  # a tenant has at most this part of the bound, whatever others have
 HARD_LIMIT = 2  # bounds together, where many tenants are within their shares
 
 
-def request_bytes(request: GenerationRequest) -> int:
-    """Of a request in flight. Its samples have one prompt."""
+def request_bytes(request: GenerationRequest, characters: int = 0) -> int:
+    """Host memory in bytes of a request in flight, whose samples have one prompt, and whose grammar
+    counts so many `characters`. That is found where the grammar is checked: before, nobody follows
+    it, and of its text nothing is read here but the length."""
     sampling = request.sampling
     num_ids = len(request.prediction_token_ids) + len(sampling.stop_token_ids)
     num_ids += len(sampling.allowed_token_ids or ()) + sum(map(len, sampling.bad_words))
     text = sum(len(key) + len(value) for key, value in request.context.items())
-    states = 0
     if sampling.grammar is not None:
-        grammar = sampling.grammar
-        text += len(grammar.text)
-        counted = counted_characters(grammar.kind, grammar.text)
-        states = STATES_BYTES * min(counted, CHARACTERS_OF_TOKEN * sampling.max_tokens)
+        text += len(sampling.grammar.text)
     return (
         REQUEST_BYTES
         + SEQUENCE_BYTES * sampling.n
@@ -43,7 +39,7 @@ def request_bytes(request: GenerationRequest) -> int:
         + TOKEN_BYTES * num_ids
         + RULE_BYTES * len(sampling.logit_bias)
         + 4 * text  # as characters of several bytes, or twice
-        + states
+        + states_bytes(characters, sampling.max_tokens * sampling.n)
     )
 
 
@@ -67,20 +63,20 @@ class RequestBytes:
                 return False
         return True
 
-    def reserve(self, request: GenerationRequest) -> None:
-        """Count a request that `release` gives back. Raises QueueFullError when the tenant would
-        pass its part of the bound, or the bound is reached and the tenant has more than an equal
-        share of it, so that no other tenant's bytes refuse the request of one within its share. A
-        tenant's only request always has room but where many small shares come to HARD_LIMIT bounds:
-        a context bounds it."""
-        key, size = request.tenant.key, request_bytes(request)
+    def reserve(self, request: GenerationRequest, characters: int = 0) -> None:
+        """Count a request that `release` gives back, with as many `characters`. Raises
+        QueueFullError when the tenant would pass its part of the bound, or the bound is reached and
+        the tenant has more than an equal share of it, so that no other tenant's bytes refuse the
+        request of one within its share. A tenant's only request always has room but where many
+        small shares come to HARD_LIMIT bounds: a context bounds it."""
+        key, size = request.tenant.key, request_bytes(request, characters)
         with self._lock:
             self._check_room(key, size)
             self._by_tenant[key] += size
             self.total += size
 
-    def release(self, request: GenerationRequest) -> None:
-        key, size = request.tenant.key, request_bytes(request)
+    def release(self, request: GenerationRequest, characters: int = 0) -> None:
+        key, size = request.tenant.key, request_bytes(request, characters)
         with self._lock:
             self._by_tenant[key] -= size
             self.total -= size

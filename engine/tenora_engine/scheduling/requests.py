@@ -134,7 +134,8 @@ class Requests:
             self._memory.register(request.tenant)
             check_share(self._config, request, self._memory)
             self._gate.check_room(request.tenant, request.sampling.n, held.total(), held[key])
-            self.bytes.reserve(request)
+            characters = guides[0].characters if guides else 0
+            self.bytes.reserve(request, characters)
         except QueueFullError:
             meter.refuse("queue_full")
             raise
@@ -142,7 +143,7 @@ class Requests:
             try:
                 check_texts(self._config, request)
             except InvalidRequestError:
-                self.bytes.release(request)
+                self.bytes.release(request, characters)
                 raise
         adapter = request.adapter
         residency = self._loads.residency_for(request)
@@ -379,7 +380,7 @@ class Requests:
             self._release_held(flight)
         if not flight.sequences:
             del self.flights[sequence.request.request_id]
-            self.bytes.release(sequence.request)
+            self.bytes.release(sequence.request, sequence.characters)
             key = sequence.request.tenant.key
             self._tenants[key] -= 1
             if not self._tenants[key]:
@@ -427,7 +428,7 @@ class Requests:
             for sequence in sequences:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
-            self.bytes.release(request)
+            self.bytes.release(request, sequences[0].characters)
             if request.adapter is not None and residency != "device":
                 self._loads.request(request.adapter, request.tenant.key)
             raise
