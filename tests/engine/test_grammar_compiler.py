@@ -3,10 +3,8 @@ to a request meanwhile."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -109,73 +107,6 @@ def test_one_tenant_s_grammar_is_compiled_once(compiler: GrammarCompiler) -> Non
     assert len({id(guide.matcher) for guide in guides}) == 15
     compiler.guides(request("other", regex(1), "b")).result(PATIENCE_S)
     assert compiler.num_compiled == 2  # the other tenant does not learn that it was there
-
-
-def test_what_users_wrote_is_read_in_the_process_for_checks_alone(
-    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has a limit of processor time. In the engine's, an expression held everybody for 61 s."""
-
-    def fails(*_: object) -> None:
-        raise AssertionError("the engine's process reads a grammar")
-
-    for module, names in {
-        "counts": ("read", "repeats_of", "rules_of", "nodes_of", "schemas_in"),
-        "schemas": ("nodes_of", "referred"),
-        "hints": ("hints_of",),
-        "least": ("least_of", "referred"),
-    }.items():
-        for name in names:
-            monkeypatch.setattr(f"tenora_engine.grammar.{module}.{name}", fails)
-    schema = '{"type": "array", "minItems": 3, "items": {"pattern": "a{3}", "maxLength": 50}}'
-    [guide] = compiler.guides(request("one", Grammar("json_schema", schema))).result(PATIENCE_S)
-    assert (guide.characters, guide.hints.depth if guide.hints else None) == (53, 2)
-    wanted = request("few", Grammar("json_schema", schema), max_tokens=1)
-    with pytest.raises(InvalidRequestError, match="minItems"):
-        compiler.guides(wanted).result(PATIENCE_S)
-
-
-@pytest.mark.parametrize(
-    "grammar",
-    [
-        Grammar("regex", "a{" + " " * 30_000),
-        Grammar("regex", r"\p{" * 15_000),
-        Grammar("json_schema", json.dumps({"pattern": "a{" + " " * 3_000})),
-        Grammar("json_schema", json.dumps({"x" * 32_000: [1] * 15_000})),
-        Grammar("grammar", "start: " + '"' + '\\"' * 30_000),
-        Grammar("grammar", "start: " + "a[" * 30_000),
-    ],
-    ids=["spaces", "classes", "pattern", "key", "quotes", "brackets"],
-)
-def test_reading_is_linear(grammar: Grammar) -> None:
-    """In processor time of its own process. Whether it is one is another question."""
-    checker = Checker()
-    try:
-        with contextlib.suppress(InvalidRequestError):
-            checker.check(grammar, 2.0)
-        assert checker._process is not None
-        assert checker._process.poll() is None, "it took more than 2 s"
-    finally:
-        checker.close()
-
-
-def test_what_is_too_large_is_refused_before_it_is_read(engine: Engine) -> None:
-    text = "(a|b)" * 300_000
-    with pytest.raises(InvalidRequestError, match="guided_regex has more than 65536 bytes"):
-        engine.prepare(request("large", Grammar("regex", text, "guided_regex")))
-    with pytest.raises(InvalidRequestError, match="make it shorter"):
-        engine.prepare(request("wide", Grammar("regex", "é" * 40_000)))
-
-
-def test_no_text_is_kept_and_the_cache_is_bounded_in_bytes(compiler: GrammarCompiler) -> None:
-    """A quarter of it holds no grammar whose states may come to more."""
-    for name, schema in {"few": "{}", "many": '{"type": "string", "maxLength": 2000}'}.items():
-        compiler.guides(request(name, Grammar("json_schema", schema))).result(PATIENCE_S)
-    with pytest.raises(InvalidRequestError):
-        compiler.guides(request("none", Grammar("regex", "(" * 60_000))).result(PATIENCE_S)
-    assert {len(digest) for _, digest in compiler._compiled} == {32}
-    assert len(compiler._compiled) == 2, "and the refusal"
-    assert compiler._compiled.used <= compiler._compiled.capacity == compiler_module.CACHED_BYTES
 
 
 def test_a_guide_is_not_advanced_by_another_s_tokens(compiler: GrammarCompiler) -> None:

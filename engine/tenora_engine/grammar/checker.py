@@ -19,7 +19,8 @@ from functools import cache
 from typing import IO, Any
 
 from tenora_engine.errors import GrammarsUnavailableError, InvalidRequestError
-from tenora_engine.grammar.counts import check_counts, counted_characters, followed, read
+from tenora_engine.grammar.counts import check_counts, counted_characters, read
+from tenora_engine.grammar.followed import followed
 from tenora_engine.grammar.hints import Hints, hints_of
 from tenora_engine.grammar.least import NOTHING, Least, least_of
 from tenora_engine.grammar.limits import (
@@ -197,10 +198,13 @@ def _write(pipe: IO[bytes], message: dict[str, Any]) -> None:
 def compile_text(kind: str, text: str) -> str:
     """In the library's own form, compiled once, for bytes as tokens. Raises ValueError with the
     reason why it cannot be."""
+    return _compiled(kind, followed(kind, text, _compiles))
+
+
+def _compiled(kind: str, text: str) -> str:
     from llguidance import LLMatcher, grammar_from
 
     check_counts(kind, text)
-    text = followed(kind, text)
     if kind == "json_schema":
         made = LLMatcher.grammar_from_json_schema(
             text,
@@ -218,6 +222,19 @@ def compile_text(kind: str, text: str) -> str:
     matcher = LLMatcher(_bytes(), made, log_level=0, limits=parser_limits())
     _follow(matcher)
     return made
+
+
+def _compiles(schema: Any) -> bool:
+    """Whether the library takes a schema with the options that it has itself."""
+    from llguidance import LLMatcher
+
+    made = LLMatcher.grammar_from_json_schema(json.dumps(schema))
+    matcher = LLMatcher(_bytes(), made, log_level=0, limits=parser_limits())
+    try:
+        _follow(matcher)
+    except ValueError:
+        return False
+    return True
 
 
 def _follow(matcher: Any) -> None:
@@ -271,10 +288,8 @@ _WORDS = {
 def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     kind = question["kind"]
     try:
-        return {
-            "grammar": compile_text(kind, question["text"]),
-            **_counted(kind, followed(kind, question["text"])),
-        }
+        text = followed(kind, question["text"], _compiles)
+        return {"grammar": _compiled(kind, text), **_counted(kind, text)}
     except MemoryError:
         return {"memory": "too little"}
     except (KeyboardInterrupt, SystemExit):

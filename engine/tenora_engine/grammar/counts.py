@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from tenora_engine.grammar.lark_counts import rules_of
-from tenora_engine.grammar.least import ENTRIES_MAX
-from tenora_engine.grammar.repeats import Repeat, repeats_of
+from tenora_engine.grammar.least import ENTRIES_MAX, least_characters
+from tenora_engine.grammar.repeats import repeats_of
 from tenora_engine.grammar.schemas import Node, nodes_of, schemas_in, shown
 
 CHARACTERS_MAX = 10_000
@@ -18,9 +18,13 @@ CHARACTERS_MAX = 10_000
 character, and a lexer has `limits.PARSER_LIMITS`."""
 
 CHARACTERS_LEAST_MAX = 2_000
-"""That must come, in an expression or in all strings of a schema together; and the longest
+"""That must come, in an expression or in all different strings of a schema; and the longest
 `maxLength` that is kept: of a longer one the lexer would come to its end in the middle of an
 answer, while a string without one takes no states."""
+
+CHARACTERS_WIDE_MAX = 2_000
+"""Where they may have several bytes (`.`, `[^<>]`, `\\w`): `.{1,5000}` came to the end of its lexer
+after 1,079 tokens of English."""
 
 NESTED_CHARACTERS_MAX = 500
 """Product of counts of which an inner one may vary: an answer may then be in many places of the
@@ -34,23 +38,7 @@ NESTED_RULES_MAX = 200
 mask at 200 takes 2 ms, at 2,500 it took 200 ms."""
 
 _ENTRIES = ("minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains")
-_LIMITS = {"minLength": CHARACTERS_LEAST_MAX, **dict.fromkeys(_ENTRIES, ENTRIES_MAX)}
-
-
-def followed(kind: str, text: str) -> str:
-    """The same without what is not followed: a `maxLength` of a schema that is beyond
-    CHARACTERS_LEAST_MAX."""
-    if kind == "json_schema":
-        schema = read(text)
-        return json.dumps(schema) if _leave_out(schema) else text
-    if kind != "grammar":
-        return text
-    parts, end = [], 0
-    for begin, after, schema in schemas_in(text):
-        own = f"%json {json.dumps(schema)}" if _leave_out(schema) else text[begin:after]
-        parts += [text[end:begin], own]
-        end = after
-    return "".join([*parts, text[end:]])
+LIMITS = {"minLength": CHARACTERS_LEAST_MAX, **dict.fromkeys(_ENTRIES, ENTRIES_MAX)}
 
 
 def read(text: str) -> Any:
@@ -59,18 +47,6 @@ def read(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _leave_out(schema: Any) -> bool:
-    """Take out of a schema what is not followed; whether there was anything."""
-    large = [node for node, _ in nodes_of(schema) if _is_large(node.get("maxLength"))]
-    for node in large:
-        del node["maxLength"]
-    return bool(large)
-
-
-def _is_large(count: Any) -> bool:
-    return isinstance(count, int | float) and count > CHARACTERS_LEAST_MAX
 
 
 def counted_characters(kind: str, text: str) -> int:
@@ -117,52 +93,54 @@ def _kept(count: Any) -> int:
 
 def check_counts(kind: str, text: str) -> None:
     """Raises ValueError with what is too large, where it stands, and what to do. What cannot be
-    read is left to the library to refuse; a `maxLength` is never too large (`followed`)."""
+    read is left to the library to refuse; a `maxLength` is never too large (`followed.py`)."""
     if kind == "json_schema":
-        _check_schema(read(text), "#")
+        check_schema(read(text))
     elif kind == "regex":
-        _check_repeats(repeats_of(text), "the expression")
+        check_repeats(text, "the expression")
     elif kind == "grammar":
         _check_grammar(text)
 
 
-def _check_schema(schema: Any, root: str) -> None:
-    least = 0
+def check_schema(schema: Any, root: str = "#") -> None:
+    """See `check_counts`; `root` is what the place of the schema is called."""
     for node, place in nodes_of(schema):
-        for keyword, limit in _LIMITS.items():
+        for keyword, limit in LIMITS.items():
             count = node.get(keyword)
             if isinstance(count, int | float) and count > limit:
                 _refuse(f"{keyword} at {shown(place, root)}", count, limit, _ADVICE[keyword])
-        least += _kept(node.get("minLength"))
-        if least > CHARACTERS_LEAST_MAX:
-            what = f"minLength at {shown(place, root)}, with those before it,"
-            _refuse(what, least, CHARACTERS_LEAST_MAX, _ADVICE["minLength"])
         if isinstance(node.get("pattern"), str):
-            _check_repeats(repeats_of(node["pattern"]), f"pattern at {shown(place, root)}")
+            check_repeats(node["pattern"], f"pattern at {shown(place, root)}")
         patterns = node.get("patternProperties")
         for pattern in patterns if isinstance(patterns, dict) else ():
-            _check_repeats(repeats_of(pattern), f"patternProperties at {shown(place, root)}")
+            check_repeats(pattern, f"patternProperties at {shown(place, root)}")
+    least = least_characters(schema)
+    if least > CHARACTERS_LEAST_MAX:
+        what = f"minLength of the different strings that an answer to {root} may have, added up,"
+        _refuse(what, least, CHARACTERS_LEAST_MAX, "use smaller ones, or fewer different ones")
 
 
-def _check_repeats(repeats: list[Repeat], where: str) -> None:
-    for each in repeats:
+def check_repeats(pattern: str, where: str) -> None:
+    """Raises ValueError for what an expression there counts too much of."""
+    for each in repeats_of(pattern):
         within = ", multiplied by those within it," if each.is_multiplied else ""
         what, advice = f"the count {each.text} in {where}{within}", "use a smaller one, or * or +"
         if each.is_nested and each.most > NESTED_CHARACTERS_MAX:
             _refuse(what, each.most, NESTED_CHARACTERS_MAX, advice)
         if each.least > CHARACTERS_LEAST_MAX:
             _refuse(what, each.least, CHARACTERS_LEAST_MAX, advice)
-        if each.most > CHARACTERS_MAX:
-            _refuse(what, each.most, CHARACTERS_MAX, advice)
+        most = CHARACTERS_WIDE_MAX if each.is_wide else CHARACTERS_MAX
+        if each.most > most:
+            _refuse(what, each.most, most, advice)
 
 
 def _check_grammar(text: str) -> None:
     schemas, rest = _parted(text)
     for number, schema in enumerate(schemas, 1):
-        _check_schema(schema, f"#{number}" if number > 1 else "#")
+        check_schema(schema, f"#{number}" if number > 1 else "#")
     rules = rules_of(rest)
     for name, pattern in rules.patterns:
-        _check_repeats(repeats_of(pattern), f"an expression of {name}")
+        check_repeats(pattern, f"an expression of {name}")
     for each in rules.repeats:
         where = f"the count {each.text} in {each.rule}"
         advice = "use a smaller one, or * or +"
@@ -189,7 +167,7 @@ def _parted(text: str) -> tuple[list[Any], str]:
 
 _LEAVE_OUT = "leave it out or use a smaller one: an answer never has more than max_tokens"
 _ADVICE = {
-    **dict.fromkeys(_LIMITS, _LEAVE_OUT),
+    **dict.fromkeys(LIMITS, _LEAVE_OUT),
     "minLength": "use a smaller one",
     **dict.fromkeys(("minItems", "minProperties", "minContains"), "use a smaller one"),
 }

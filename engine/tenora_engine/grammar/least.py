@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tenora_engine.grammar.schemas import referred
+from tenora_engine.grammar.schemas import MAPS, VALUES, referred
 
 ENTRIES_MAX = 1_000_000
 """Items and properties cost nothing, whatever their number; beyond it was never tried."""
@@ -107,3 +107,53 @@ def _count(node: dict[str, Any], name: str) -> int:
 
 def _by_bytes(least: Least) -> int:
     return least.num_bytes
+
+
+def least_characters(schema: Any) -> int:
+    """The sum of `minLength` over the different strings that one answer may have: of alternatives
+    those with the largest, of definitions those that are referred to. 0 where it lies too deep."""
+    try:
+        return _sum(_Shapes(schema).of(schema))
+    except RecursionError:
+        return 0
+
+
+Shapes = frozenset[tuple[int, int]]  # minLength and maxLength of strings
+_NONE: Shapes = frozenset()
+
+
+class _Shapes:
+    """Each schema within a root is looked at once, however many refer to it."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._known: dict[int, Shapes] = {}
+
+    def of(self, node: Any) -> Shapes:
+        if isinstance(node, list):
+            return _NONE.union(*map(self.of, node))
+        if not isinstance(node, dict):
+            return _NONE
+        if id(node) not in self._known:
+            self._known[id(node)] = _NONE  # where it refers to itself
+            self._known[id(node)] = self._look_at(node)
+        return self._known[id(node)]
+
+    def _look_at(self, node: dict[str, Any]) -> Shapes:
+        length = _count(node, "minLength")
+        own = frozenset({(length, _count(node, "maxLength"))}) if length else _NONE
+        found = [own, self.of(referred(node.get("$ref"), self._root))]
+        for name, each in node.items():
+            if name in ("$defs", "definitions", *VALUES):
+                continue
+            if name in MAPS and isinstance(each, dict):
+                found += map(self.of, each.values())
+            elif name in ("anyOf", "oneOf") and isinstance(each, list):
+                found.append(max(map(self.of, each), key=_sum, default=_NONE))
+            else:
+                found.append(self.of(each))
+        return _NONE.union(*found)
+
+
+def _sum(shapes: Shapes) -> int:
+    return sum(length for length, _ in shapes)

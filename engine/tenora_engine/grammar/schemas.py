@@ -11,8 +11,8 @@ from typing import Any
 Place = tuple["Place", str | int] | tuple[()]
 """Where a schema stands: the place around it and a name or number there; nothing at the root."""
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_VALUES = ("const", "enum", "default", "examples", "required", "x-guidance")
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+VALUES = ("const", "enum", "default", "examples", "required", "x-guidance")
 _EXPRESSIONS = frozenset({"pattern", "patternProperties", "format", "x-guidance"})
 _SHOWN_MAX = 80  # characters of a place
 _JSON = re.compile(r"%json\s*(?=\{)")
@@ -35,9 +35,9 @@ def nodes_of(schema: Any) -> Iterator[tuple[Node, Place]]:
                 yield node, place
                 waiting += _referred_by(node, schema)
             waiting += [
-                (each, (place, name), not is_map and name in _MAPS)
+                (each, (place, name), not is_map and name in MAPS)
                 for name, each in node.items()
-                if is_map or name not in _VALUES
+                if is_map or name not in VALUES
             ]
 
 
