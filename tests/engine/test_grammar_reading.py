@@ -16,6 +16,7 @@ from tenora_engine.errors import InvalidRequestError
 from tenora_engine.grammar import compiler as compiler_module
 from tenora_engine.grammar.checker import Checker
 from tenora_engine.grammar.compiler import GrammarCompiler
+from tenora_engine.grammar.counts import check_counts
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
 from tiny_folder import write_tiny_folder
 
@@ -109,6 +110,25 @@ def test_reading_is_linear(grammar: Grammar) -> None:
         assert checker._process.poll() is None, "it took more than 2 s"
     finally:
         checker.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ('?start: r{0,50}\nr: c{0,50}\nc: "x" | "y"', True),
+        ('start: r{0,50} "::="\nr: c{0,50}\nc: "x" | "y"', True),
+        ('root ::= r{0,50}\nr ::= c{0,50} "start:"\nc ::= "x" | "y"', False),
+    ],
+)
+def test_only_who_writes_larks_form_is_told_of_terminals(text: str, is_told: bool) -> None:
+    with pytest.raises(ValueError, match="the maximum is 200: use smaller counts") as refused:
+        check_counts("grammar", text)
+    assert ("a name in capitals" in str(refused.value)) == is_told
+
+
+@pytest.mark.parametrize("text", ['?start: a\na: "x"', '!start: "a"', 'root ::= "start:"'])
+def test_each_form_is_read_as_what_it_is(text: str, compiler: GrammarCompiler) -> None:
+    compiler.guides(request("form", Grammar("grammar", text))).result(PATIENCE_S)
 
 
 def test_what_is_too_large_is_refused_before_it_is_read(engine: Engine) -> None:

@@ -19,9 +19,10 @@ from functools import cache
 from typing import IO, Any
 
 from tenora_engine.errors import GrammarsUnavailableError, InvalidRequestError
-from tenora_engine.grammar.counts import check_counts, counted_characters, read
+from tenora_engine.grammar.counts import check_counts, check_schema, counted_characters, read
 from tenora_engine.grammar.followed import followed
 from tenora_engine.grammar.hints import Hints, hints_of
+from tenora_engine.grammar.lark_counts import is_gbnf
 from tenora_engine.grammar.least import NOTHING, Least, least_of
 from tenora_engine.grammar.limits import (
     CHECK_MEMORY_BYTES,
@@ -30,10 +31,11 @@ from tenora_engine.grammar.limits import (
     parser_limits,
 )
 from tenora_engine.grammar.reasons import reason_of, sentence_of
-from tenora_engine.grammar.schemas import has_expressions
+from tenora_engine.grammar.schemas import has_expressions, schemas_in
 from tenora_engine.printable import brief
 from tenora_engine.priority import stand_behind
 from tenora_engine.request import Grammar
+from tenora_engine.text.tool_grammar import tool_before
 
 NICENESS = 10
 """Of what compiles: it gets a tenth of what a step gets of a core that both want."""
@@ -61,6 +63,10 @@ class Verdict:
     is_plain: bool = False  # a JSON schema without expressions of its own
     hints: Hints | None = None  # of a JSON schema
     least: Least = NOTHING
+
+
+class ToolSchemaError(ValueError):
+    """What is wrong with the parameters of one tool, with its name."""
 
 
 class GrammarCostError(InvalidRequestError):
@@ -198,7 +204,30 @@ def _write(pipe: IO[bytes], message: dict[str, Any]) -> None:
 def compile_text(kind: str, text: str) -> str:
     """In the library's own form, compiled once, for bytes as tokens. Raises ValueError with the
     reason why it cannot be."""
-    return _compiled(kind, followed(kind, text, _compiles))
+    return _named(kind, followed(kind, text, _compiles))
+
+
+def _named(kind: str, text: str) -> str:
+    """Compile it. Raises ToolSchemaError where the reason against it lies in one tool's schema."""
+    try:
+        return _compiled(kind, text)
+    except ValueError:
+        for begin, _, schema in schemas_in(text) if kind == "grammar" else ():
+            tool = tool_before(text[:begin])
+            reason = None if tool is None else _reason_against(schema)
+            if reason is not None:
+                said = f"the parameters of the tool {tool!r} are not supported: {reason}"
+                raise ToolSchemaError(said) from None
+        raise
+
+
+def _reason_against(schema: Any) -> str | None:
+    try:
+        check_schema(schema)
+        _follow(_matcher_of(schema))
+    except ValueError as error:
+        return sentence_of(str(error))
+    return None
 
 
 def _compiled(kind: str, text: str) -> str:
@@ -218,7 +247,8 @@ def _compiled(kind: str, text: str) -> str:
     else:
         if kind == "choice":
             _check_choices(json.loads(text))
-        made = grammar_from(kind, text)  # type: ignore[arg-type]  # the kinds are a part of its
+        form = "lark" if kind == "grammar" and not is_gbnf(text) else kind
+        made = grammar_from(form, text)  # type: ignore[arg-type]  # the kinds are a part of its
     matcher = LLMatcher(_bytes(), made, log_level=0, limits=parser_limits())
     _follow(matcher)
     return made
@@ -226,15 +256,18 @@ def _compiled(kind: str, text: str) -> str:
 
 def _compiles(schema: Any) -> bool:
     """Whether the library takes a schema with the options that it has itself."""
-    from llguidance import LLMatcher
-
-    made = LLMatcher.grammar_from_json_schema(json.dumps(schema))
-    matcher = LLMatcher(_bytes(), made, log_level=0, limits=parser_limits())
     try:
-        _follow(matcher)
+        _follow(_matcher_of(schema))
     except ValueError:
         return False
     return True
+
+
+def _matcher_of(schema: Any) -> Any:  # llguidance.LLMatcher
+    from llguidance import LLMatcher
+
+    made = LLMatcher.grammar_from_json_schema(json.dumps(schema))
+    return LLMatcher(_bytes(), made, log_level=0, limits=parser_limits())
 
 
 def _follow(matcher: Any) -> None:
@@ -289,7 +322,9 @@ def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     kind = question["kind"]
     try:
         text = followed(kind, question["text"], _compiles)
-        return {"grammar": _compiled(kind, text), **_counted(kind, text)}
+        return {"grammar": _named(kind, text), **_counted(kind, text)}
+    except ToolSchemaError as error:
+        return {"error": brief(str(error))}
     except MemoryError:
         return {"memory": "too little"}
     except (KeyboardInterrupt, SystemExit):

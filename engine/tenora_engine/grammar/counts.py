@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from tenora_engine.grammar.lark_counts import rules_of
+from tenora_engine.grammar.lark_counts import is_gbnf, rules_of
 from tenora_engine.grammar.least import ENTRIES_MAX, least_characters
 from tenora_engine.grammar.repeats import repeats_of
 from tenora_engine.grammar.schemas import Node, nodes_of, schemas_in, shown
@@ -151,7 +151,7 @@ def _check_grammar(text: str) -> None:
                 f"{where}, multiplied by those within it,",
                 each.product,
                 NESTED_RULES_MAX,
-                "write what is within as a terminal, a name in capitals, or use * or +",
+                f"use smaller counts, or * or +{'' if is_gbnf(text) else _TERMINAL}",
             )
 
 
@@ -165,6 +165,7 @@ def _parted(text: str) -> tuple[list[Any], str]:
     return schemas, ' "" '.join([*rest, text[end:]])
 
 
+_TERMINAL = ", or write what is within as a terminal, a name in capitals"
 _LEAVE_OUT = "leave it out or use a smaller one: an answer never has more than max_tokens"
 _ADVICE = {
     **dict.fromkeys(LIMITS, _LEAVE_OUT),
