@@ -92,9 +92,9 @@ def test_what_users_wrote_is_read_in_the_process_for_checks_alone(
     "grammar",
     [
         Grammar("regex", "a{" + " " * 30_000),
-        Grammar("regex", r"\p{" * 15_000),
+        Grammar("regex", r"\p{" * 90_000),
         Grammar("json_schema", json.dumps({"pattern": "a{" + " " * 3_000})),
-        Grammar("json_schema", json.dumps({"x" * 32_000: [1] * 15_000})),
+        Grammar("json_schema", json.dumps({"x" * 60_000: [1] * 60_000})),
         Grammar("grammar", "start: " + '"' + '\\"' * 30_000),
         Grammar("grammar", "start: " + "a[" * 30_000),
     ],
@@ -139,8 +139,17 @@ def test_what_is_too_large_is_refused_before_it_is_read(engine: Engine) -> None:
         engine.prepare(request("wide", Grammar("regex", "é" * 40_000)))
 
 
+def test_tokens_of_long_pieces_are_not_remembered(compiler: GrammarCompiler) -> None:
+    """4,096 keys of a schema, of 60 kB each, would take 250 MB and their tokens more."""
+    [guide] = compiler.guides(request("one", Grammar("regex", "a"))).result(PATIENCE_S)
+    vocabulary = guide.vocabulary
+    assert vocabulary.tokens_of(b"a" * 65) == vocabulary.tokens_of(b"a" * 65)
+    assert vocabulary.tokens_of(b'"') == vocabulary.tokens_of(b'"')
+    assert list(vocabulary._tokens) == [b'"']
+
+
 def test_no_text_is_kept_and_the_cache_is_bounded_in_bytes(compiler: GrammarCompiler) -> None:
-    """A quarter of it holds no grammar whose states may come to more."""
+    """A seventh of it holds no grammar whose states may come to more."""
     for name, schema in {"few": "{}", "many": '{"type": "string", "maxLength": 2000}'}.items():
         compiler.guides(request(name, Grammar("json_schema", schema))).result(PATIENCE_S)
     with pytest.raises(InvalidRequestError):

@@ -45,7 +45,8 @@ TOO_SLOW = "the grammar takes too long to follow"
 TRIED_TOKENS = 16
 """Of a grammar whose compilation was slow, before anybody follows it."""
 
-_TOKENS_KEPT_MAX = 4096  # pieces of JSON of which the tokens are remembered
+_TOKENS_KEPT_MAX, _PIECE_KEPT_MAX = 4096, 64
+"""Pieces of JSON of which the tokens are remembered, and bytes of the longest: users write them."""
 
 _WATCHED_STEPS = 8
 """After a slow step, masks are made and timed one by one for so many."""
@@ -88,7 +89,7 @@ class Vocabulary:
         tokens = self._tokens.get(text)
         if tokens is None:
             tokens = list(self.tokenizer.tokenize_bytes(text))
-            if len(self._tokens) < _TOKENS_KEPT_MAX:
+            if len(text) <= _PIECE_KEPT_MAX and len(self._tokens) < _TOKENS_KEPT_MAX:
                 self._tokens[text] = tokens
         return tokens
 
