@@ -139,6 +139,19 @@ def test_what_is_too_large_is_refused_before_it_is_read(engine: Engine) -> None:
         engine.prepare(request("wide", Grammar("regex", "é" * 40_000)))
 
 
+def test_no_more_is_counted_than_its_lexer_can_have_states_for(compiler: GrammarCompiler) -> None:
+    """Whoever follows expressions has 20,000 states, whatever these count."""
+    string = {"type": "string", "maxLength": 1_500}
+    other = {"type": "string", "maxLength": 1_501}
+    plain = json.dumps({"items": string, "additionalProperties": other})
+    wanted = {plain: 3_001, json.dumps({"items": string, "$defs": {"a": {"pattern": "^a"}}}): 1_500}
+    for text, characters in wanted.items():
+        schema = request("plain", Grammar("json_schema", text))
+        assert compiler.guides(schema).result(PATIENCE_S)[0].characters == characters
+    long = request("long", Grammar("regex", "[a-z]{0,9000}"))
+    assert compiler.guides(long).result(PATIENCE_S)[0].characters == 2_000
+
+
 def test_tokens_of_long_pieces_are_not_remembered(compiler: GrammarCompiler) -> None:
     """4,096 keys of a schema, of 60 kB each, would take 250 MB and their tokens more."""
     [guide] = compiler.guides(request("one", Grammar("regex", "a"))).result(PATIENCE_S)

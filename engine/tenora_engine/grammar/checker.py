@@ -26,6 +26,7 @@ from tenora_engine.grammar.lark_counts import is_gbnf
 from tenora_engine.grammar.least import NOTHING, Least, least_of
 from tenora_engine.grammar.limits import (
     CHECK_MEMORY_BYTES,
+    EXPRESSION_CHARACTERS_MAX,
     ITEM_SEPARATOR,
     KEY_SEPARATOR,
     parser_limits,
@@ -354,6 +355,8 @@ def _counted(kind: str, text: str) -> dict[str, Any]:
             "is_plain": not has_expressions(schema),
             "least": (least.num_bytes, least.commas),
         }
+    if not found["is_plain"]:
+        found["characters"] = min(found["characters"], EXPRESSION_CHARACTERS_MAX)
     return found
 
 

@@ -40,6 +40,9 @@ TOKEN_BYTES = 60_000
 """States by which a token may add to them: one of 26 spaces where two expressions count, which is
 the dearest measured. A token of Japanese takes 2,000 to 4,000, an English word 20,000."""
 
+EXPRESSION_CHARACTERS_MAX = 2_000
+"""Characters that fill a lexer where a grammar has expressions: 20,000 states took 16.9 MiB."""
+
 STATES_BYTES_MAX = 36 * 1024**2
 """States of one lexer: PLAIN_STATES, of which 34,000 took 23.9 MiB."""
 
