@@ -45,7 +45,7 @@ class ContextLengthError(InvalidRequestError):
                 f"{wanted_tokens} in the completion)"
             )
         if prompt_tokens > context_tokens:
-            asked += f". The {prompt_name} is longer than the model's context length"
+            asked += ". The prompt is longer than the model's context length"
         if prompt_tokens >= context_tokens:  # a shorter completion would not help
             shorten += ", which leaves no room for a completion"
         elif wanted_tokens is not None:

@@ -137,6 +137,11 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt
 
     @property
+    def characters(self) -> int:
+        """That its grammar counts."""
+        return 0 if self.guide is None else self.guide.characters
+
+    @property
     def num_generated(self) -> int:
         """Tokens that it is metered for: of a beam search each step's, whatever became of them."""
         return self.num_output if self.beams is None else self.beams.num_steps

@@ -67,7 +67,7 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": HELLO, "tools": tools(strict=True)}, "minLength at #/properties/p"),
     (
         CHAT,
-        {"messages": HELLO, "tools": tools(), "tool_choice": "required"},
+        {"messages": HELLO, "tools": tools(strict=True), "tool_choice": "required"},
         "minLength at #/properties/p",
     ),
     (
@@ -82,7 +82,7 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
         MESSAGES,
         {
             "messages": HELLO,
-            "tools": [{"name": "f", "input_schema": LARGE}],
+            "tools": [{"name": "f", "input_schema": LARGE, "strict": True}],
             "tool_choice": {"type": "any"},
         },
         "minLength at #/properties/p",

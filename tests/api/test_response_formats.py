@@ -143,6 +143,14 @@ async def test_what_says_nothing_clear_is_refused(
     assert not api.engine.requests
 
 
+async def test_which_formats_are_too_many_is_said(api: Api, client: openai.AsyncOpenAI) -> None:
+    outputs = {"regex": "a", "json": SCHEMA}
+    with pytest.raises(openai.BadRequestError, match=r"Only one of json, regex, choice, .* set in"):
+        await ask(client, True, structured_outputs=outputs)
+    with pytest.raises(openai.BadRequestError, match="Only one of guided_regex and ebnf can be"):
+        await ask(client, True, guided_regex="a", ebnf="start: A")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_the_engine_cannot_follow_is_a_400(
     api: Api, client: openai.AsyncOpenAI, stream: bool

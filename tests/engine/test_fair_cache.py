@@ -94,14 +94,15 @@ def test_a_tenants_adapters_push_no_others_out_of_host_memory() -> None:
 
 def test_a_tenants_grammars_push_no_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     grammars = GrammarCompiler.__new__(GrammarCompiler)
-    grammars._compiled, grammars._cached = FairCache(8), Counter()
+    grammars._compiled, grammars._cached = FairCache(8 * compiler.ENTRY_BYTES), Counter()
     monkeypatch.setattr(compiler, "TENANT_CACHED_MAX", 6)
+    monkeypatch.setattr(compiler, "CACHED_BYTES", grammars._compiled.capacity)
     for number in range(2):
-        grammars._keep(("few", "regex", f"{number}"), Refusal(""))
+        grammars._keep(("few", bytes([number])), Refusal(""), 1)
     for number in range(20):
         for tenant in ("many", "others"):
-            grammars._keep((tenant, "regex", f"{number}"), Refusal(""))
-    kept = Counter(namespace for namespace, _, _ in grammars._compiled)
+            grammars._keep((tenant, bytes([number])), Refusal(""), 1)
+    kept = Counter(namespace for namespace, _ in grammars._compiled)
     assert kept == grammars._cached
     assert kept["few"] == 2
     assert kept.total() == 8

@@ -16,16 +16,22 @@ from tenora_engine.grammar.checker import Checker
 from tenora_engine.grammar.counts import (
     check_counts,
     counted_characters,
-    followed,
-    has_expressions,
-    least_of,
 )
+from tenora_engine.grammar.followed import FORMATS
+from tenora_engine.grammar.followed import followed as followed_where
 from tenora_engine.grammar.guide import Vocabulary
+from tenora_engine.grammar.least import least_of
 from tenora_engine.grammar.reasons import sentence_of
+from tenora_engine.grammar.schemas import has_expressions
 from tenora_engine.request import Grammar
 from tenora_engine.text.tool_formats import HERMES
 from tenora_engine.text.tool_grammar import CallableTool, calls_in_text, forced_calls
 from tiny_folder import write_tiny_folder
+
+
+def followed(kind: str, text: str) -> str:
+    return followed_where(kind, text, lambda schema: True)
+
 
 INT = {"type": "integer"}
 EOS, FIRST_BYTE = 1, 2
@@ -88,13 +94,115 @@ def test_a_large_maximum_is_not_followed(length: float) -> None:
 
 
 def test_what_must_come_is_added_up() -> None:
-    """The states are those of the whole answer."""
-    strings = {name: {"type": "string", "minLength": 700} for name in "abc"}
-    with pytest.raises(ValueError, match=r"^minLength at .* is 2100; the maximum is 2000"):
-        check_counts("json_schema", json.dumps({"type": "object", "properties": strings}))
+    """The states are those of the whole answer, and equal strings have the same."""
+    strings = {f"f{each}": {"type": "string", "minLength": each} for each in (699, 700, 701)}
+    for schema in ({"properties": strings}, {"anyOf": [INT, {"properties": strings}]}):
+        with pytest.raises(ValueError, match=r"^minLength .* added up, is 2100; the maximum is"):
+            check_counts("json_schema", json.dumps(schema))
+    equal = {f"f{each}": {"type": "string", "minLength": 50} for each in range(50)}
+    for free in (
+        {"properties": equal},
+        {"$defs": strings, "$ref": "#/$defs/f700"},
+        {"anyOf": [*strings.values()]},
+    ):
+        check_counts("json_schema", json.dumps(free))
 
 
-@pytest.mark.parametrize("of", ["examples/0", "default", "const", "enum/1"])
+WIDE = [".", "[^<>]", r"[\w.]", "é", "(.|\n)", "(?:a.)"]
+
+
+@pytest.mark.parametrize("part", WIDE)
+def test_what_may_have_several_bytes_may_come_less_often(part: str) -> None:
+    check_counts("regex", part + "{1,2000}")
+    check_counts("regex", "[a-z]{1,10000}")
+    with pytest.raises(
+        ValueError, match=r"the count \{1,2001\} in .* is 2001; the maximum is 2000"
+    ):
+        check_counts("regex", part + "{1,2001}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kept"),
+    [
+        ("^.{1,5000}$", "^.{1,}$"),
+        ("^[^<>]{1,3000}$", "^[^<>]{1,}$"),
+        (r"\w{0,2001}", r"\w{0,}"),
+        ("^.{1,2000}$", "^.{1,2000}$"),
+        ("^a.{1,5000}$", "^a.{1,5000}$"),
+        ("^(.{1,5000})$", "^(.{1,5000})$"),
+        ("^.{5000}$", "^.{5000}$"),
+        ("^{1,5000}", "^{1,5000}"),
+        ("", ""),
+        ("^", "^"),
+    ],
+)
+def test_a_pattern_that_only_counts_is_as_maxlength(pattern: str, kept: str) -> None:
+    made = json.loads(followed("json_schema", json.dumps(at({"pattern": pattern}))))
+    assert made == at({"pattern": kept})
+
+
+def test_a_long_answer_keeps_to_a_pattern_that_only_counts(
+    checker: Checker, vocabulary: Vocabulary
+) -> None:
+    """It came to the end of its lexer after 1,079 tokens of 5,000."""
+    schema = json.dumps({"type": "string", "pattern": "^.{1,5000}$"})
+    verdict = checker.check(Grammar("json_schema", schema), 5.0)
+    matcher = vocabulary.matcher(verdict.grammar, is_plain=verdict.is_plain)
+    answer = '"' + "日本語 and more of it. " * 190
+    for token in vocabulary.tokens_of(answer.encode()):
+        assert matcher.compute_bitmask()
+        assert matcher.consume_token(token), matcher.get_error()
+
+
+SAYS_NOTHING = [
+    {"uniqueItems": False},
+    {"propertyNames": {"type": "string"}},
+    {"propertyNames": {}},
+    *({"format": name} for name in ("password", "byte", "binary", "int32", "x-own")),
+    *({name: None} for name in ("pattern", "format", "minItems", "maxLength", "title", "type")),
+]
+
+
+@pytest.mark.parametrize("keyword", SAYS_NOTHING, ids=json.dumps)
+def test_what_says_nothing_is_passed_over(keyword: dict[str, Any], checker: Checker) -> None:
+    schema = at({"items": keyword, "const": {"a": keyword}})
+    made = json.loads(followed("json_schema", json.dumps(schema)))
+    assert made == at({"items": {}, "const": {"a": keyword}})
+    checker.check(Grammar("json_schema", json.dumps(at({"type": "object"} | keyword))), 5.0)
+
+
+@pytest.mark.parametrize(
+    "keyword", [{"uniqueItems": True}, {"propertyNames": {"pattern": "^a"}}, {"not": {}}]
+)
+def test_what_says_something_is_refused_by_name(keyword: dict[str, Any], checker: Checker) -> None:
+    with pytest.raises(InvalidRequestError, match=next(iter(keyword))):
+        checker.check(Grammar("json_schema", json.dumps(at(keyword))), 5.0)
+
+
+def test_the_library_knows_each_format_and_null_is_a_value(checker: Checker) -> None:
+    for name in FORMATS:
+        kept = json.dumps({"type": "string", "format": name})
+        assert followed("json_schema", kept) == kept
+        checker.check(Grammar("json_schema", kept), 5.0)
+    values = json.dumps({"anyOf": [{"const": None}, {"enum": [None]}, {"default": None}]})
+    assert followed("json_schema", values) == values
+
+
+def test_a_value_keeps_what_looks_like_a_keyword() -> None:
+    """Also where a reference leads to a property that is named as what holds values."""
+    schema = {
+        "properties": {
+            "default": {"type": "string", "maxLength": 9_000},
+            "b": {"const": {"maxLength": 5_000}},
+            "c": {"$ref": "#/properties/default"},
+        }
+    }
+    made = json.loads(followed("json_schema", json.dumps(schema)))
+    assert made["properties"]["b"] == {"const": {"maxLength": 5_000}}
+    assert made["properties"]["default"] == {"type": "string"}
+
+
+@pytest.mark.parametrize("of", ["examples/1", "default", "const", "enum/1"])
 def test_a_value_that_a_reference_leads_into_is_a_schema(of: str) -> None:
     name = of.partition("/")[0]
     hostile = {"type": "string", "minLength": 10**8}
@@ -125,9 +233,9 @@ def test_minima_are_found_behind_references_and_in_all_of_several() -> None:
         {"type": "object", "properties": {"a": long}, "required": ["a"] * 40},
     ]
     for schema in schemas:
-        assert 500 <= least_of(json.dumps(schema)).num_bytes <= 510, schema
+        assert 500 <= least_of(schema).num_bytes <= 510, schema
     around = {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}
-    assert not least_of(json.dumps(around))
+    assert not least_of(around)
 
 
 def test_characters_that_are_counted_are_added_up() -> None:
@@ -139,7 +247,7 @@ def test_characters_that_are_counted_are_added_up() -> None:
     text = json.dumps({"properties": schema})
     assert counted_characters("json_schema", text) == 100 + 5 + 7
     assert counted_characters("grammar", f"start: %json {text}") == 112
-    assert counted_characters("regex", "(a{3}){4}") == 12
+    assert counted_characters("regex", "(a{3}){4}") == 3 + 12
 
 
 @pytest.mark.parametrize(
@@ -149,8 +257,8 @@ def test_beside_expressions_fewer_characters_can_be_demanded(expression: dict[st
     schema = {"type": "object", "properties": {"a": expression, "b": {"minLength": 2_001}}}
     with pytest.raises(ValueError, match=r"^minLength at #/properties/b is 2001"):
         check_counts("json_schema", json.dumps(schema))
-    assert has_expressions(json.dumps(schema))
-    assert not has_expressions(json.dumps({"const": expression, "maxLength": 5}))
+    assert has_expressions(schema)
+    assert not has_expressions({"const": expression, "maxLength": 5})
 
 
 @pytest.mark.parametrize("keyword", ["const", "enum", "default", "examples"])
@@ -164,7 +272,7 @@ def test_properties_may_have_names_of_keywords(name: str, where: str) -> None:
     schema = {where: {name: {"items": {"minLength": 10**9}}}}
     with pytest.raises(ValueError, match=f"^minLength at #/{re.escape(where)}/{name}/items is "):
         check_counts("json_schema", json.dumps(schema))
-    assert has_expressions(json.dumps(schema)) == (where == "patternProperties")
+    assert has_expressions(schema) == (where == "patternProperties")
 
 
 COUNTS = [
@@ -238,15 +346,46 @@ def test_rows_of_cells_that_are_terminals_may_be_many() -> None:
     check_counts("grammar", 'start: start{1,100} | "x"')
 
 
+STRICT_ONLY: list[tuple[dict[str, Any], str]] = [
+    ({"minLength": 9000}, "minLength at #/properties/p is 9000; the maximum is 2000"),
+    ({"maxItems": 2_000_000}, "maxItems at #/properties/p is 2000000; the maximum is 1000000"),
+    ({"pattern": "^(?!\\.)(?!.*\\.\\.)[a-z.]+@[a-z.]+$"}, "look-ahead"),
+    ({"pattern": "^([a-z]{0,50},){50}$"}, "the count {50} in pattern at #/properties/p"),
+    ({"anyOf": [{"pattern": "("}, {"type": "integer"}]}, "unclosed group"),
+    ({"$ref": "https://elsewhere.test/x"}, "elsewhere.test/x"),
+]
+
+
 @pytest.mark.parametrize("make", [forced_calls, calls_in_text])
-@pytest.mark.parametrize("strict", [True, False])
-def test_tools_are_held_to_the_same(make: Any, strict: bool, checker: Checker) -> None:
-    schema = {"type": "object", "properties": {"p": {"type": "string", "minLength": 9000}}}
-    tools = [CallableTool("small", {"type": "object"}), CallableTool("large", schema, strict)]
-    with pytest.raises(InvalidRequestError) as refused:
-        checker.check(Grammar("grammar", make(HERMES, tools, False), "tools"), 5.0)
-    assert "minLength at #2/properties/p is 9000; the maximum is 2000" in str(refused.value)
-    assert refused.value.param == "tools"
+@pytest.mark.parametrize(("keyword", "said"), STRICT_ONLY, ids=[said for _, said in STRICT_ONLY])
+def test_a_tool_is_held_to_the_same_where_it_is_strict(
+    make: Any, keyword: dict[str, Any], said: str, checker: Checker
+) -> None:
+    """What cannot be followed of one that is not is passed over, with nothing else of it."""
+    schema = {"type": "object", "properties": {"n": INT, "p": {"type": "string"} | keyword}}
+    small = CallableTool("small", {"type": "object"})
+    for strict in (True, False):
+        tools = [small, CallableTool("large", schema, strict)]
+        grammar = Grammar("grammar", make(HERMES, tools, False), "tools")
+        if not strict:
+            checker.check(grammar, 5.0)
+            continue
+        with pytest.raises(InvalidRequestError) as refused:
+            checker.check(grammar, 5.0)
+        assert str(refused.value).startswith("the parameters of the tool 'large' are not")
+        assert said in str(refused.value)
+        assert "call_" not in str(refused.value)
+        assert refused.value.param == "tools"
+
+
+def test_of_a_tool_that_is_not_strict_the_rest_is_followed(checker: Checker) -> None:
+    strings = {f"f{each}": {"type": "string", "minLength": 50 + each} for each in range(50)}
+    email = {"type": "string", "pattern": "^(?!x)y$"}
+    schema = {"type": "object", "properties": {**strings, "e": email, "n": {"enum": [1, 2]}}}
+    tools = [CallableTool("f", schema)]
+    made = checker.check(Grammar("grammar", forced_calls(HERMES, tools, False), "tools"), 5.0)
+    assert "(?!" not in made.grammar
+    assert "enum" in made.grammar
 
 
 LARGE = {"type": "string", "minLength": 2_000, "maxLength": 2_000}
@@ -278,8 +417,8 @@ def test_what_is_at_the_limit_is_compiled_and_followed(
     name: str, checker: Checker, vocabulary: Vocabulary
 ) -> None:
     grammar = AT_THE_LIMIT[name]
-    is_plain = grammar.kind == "json_schema" and not has_expressions(grammar.text)
-    matcher = vocabulary.matcher(checker.check(grammar, 5.0), is_plain=is_plain)
+    verdict = checker.check(grammar, 5.0)
+    matcher = vocabulary.matcher(verdict.grammar, is_plain=verdict.is_plain)
     letter = FIRST_BYTE + ord("a")  # takes as many states as any
     for place in range(10_100):
         bits = int.from_bytes(matcher.compute_bitmask(), "little") & ~(1 << EOS)
@@ -321,7 +460,7 @@ def test_what_is_at_the_limit_is_compiled_and_followed(
     ],
 )
 def test_what_every_answer_needs(schema: Any, num_bytes: int, commas: int) -> None:
-    least = least_of(json.dumps(schema))
+    least = least_of(schema)
     assert (least.num_bytes, least.commas) == (num_bytes, commas)
 
 
@@ -330,7 +469,7 @@ def test_an_answer_of_the_shortest_form_is_never_refused(vocabulary: Vocabulary)
     for count in (1, 7, 100):
         schema = {"type": "array", "minItems": count, "items": {"type": "string", "minLength": 3}}
         shortest = json.dumps(["aaa"] * count, separators=(",", ":"))
-        least = least_of(json.dumps(schema))
+        least = least_of(schema)
         assert least.num_bytes == len(shortest)
         assert vocabulary.least_tokens(least) == len(shortest)
         assert least.tokens(longest=9, most_commas=2) <= -(-len(shortest) // 5)

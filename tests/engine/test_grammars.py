@@ -178,14 +178,13 @@ def test_choices(engine: Engine, text: TextProcessor) -> None:
     [
         (schema({"not": {"type": "object"}}), '"not"'),
         (schema({"type": "array", "uniqueItems": True}), '"uniqueItems"'),
-        (schema({"type": "string", "format": "moon"}), "moon"),
         (Grammar("json_schema", '{"type":', "response_format"), "JSON schema"),
         (Grammar("regex", "(a", "response_format"), "regular expression"),
         (Grammar("grammar", "start: nothing", "response_format"), "grammar"),
         (Grammar("choice", "[]", "response_format"), "choices"),
         (schema({"const": "x" * 100_000}), "65536 bytes"),
     ],
-    ids=["not", "uniqueItems", "format", "no json", "regex", "grammar", "no choice", "large"],
+    ids=["not", "uniqueItems", "no json", "regex", "grammar", "no choice", "large"],
 )
 def test_what_is_not_supported_is_refused_by_name(
     engine: Engine, grammar: Grammar, named: str

@@ -19,8 +19,9 @@ from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import UNTOLD_LOGPROB, FinishEvent, TokenEvent, TokenLogprob
 from tenora_engine.grammar.checker import compile_text
-from tenora_engine.grammar.closing import Hints, JsonAnswer, find_way, hints_of
+from tenora_engine.grammar.closing import JsonAnswer, find_way
 from tenora_engine.grammar.guide import Guide, Vocabulary
+from tenora_engine.grammar.hints import Hints, hints_of
 from tenora_engine.grammar.json_text import JsonText, Place
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
 from tenora_engine.text.processor import TextProcessor
@@ -50,7 +51,7 @@ def vocabulary(base_model_dir: Path) -> Vocabulary:
 def begun(vocabulary: Vocabulary, schema: Any, **options: Any) -> Guide:
     text = json.dumps(schema)
     guide = Guide(vocabulary, vocabulary.matcher(compile_text("json_schema", text)))
-    guide.hints = hints_of(text)
+    guide.hints = hints_of(schema)
     return guide.begin(Grammar("json_schema", text, **options))
 
 
@@ -187,8 +188,8 @@ def test_where_a_text_is_in_json(text: bytes, place: Place, opened: bytes) -> No
 
 
 def test_hints_of_odd_schemas_are_bounded() -> None:
-    assert hints_of("[" * 100_000).depth == 0
-    wide = json.dumps({"required": [f"k{each}" for each in range(10_000)]})
+    assert hints_of(None).depth == 0
+    wide = {"required": [f"k{each}" for each in range(10_000)]}
     assert len(hints_of(wide).keys) == 64
 
 

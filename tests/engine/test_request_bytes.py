@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from concurrent.futures import Future
 from random import Random
@@ -14,7 +15,9 @@ from hypothesis import given, settings
 from engine_fakes import Rig, make_config, make_request, make_tenant, run
 from tenora_engine.errors import InvalidRequestError, QueueFullError
 from tenora_engine.events import FinishEvent
+from tenora_engine.grammar.counts import counted_characters
 from tenora_engine.grammar.guide import Guide
+from tenora_engine.grammar.limits import STATES_BYTES_MAX, TOKEN_BYTES
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest, Grammar
 from tenora_engine.scheduling.request_bytes import (
@@ -76,6 +79,51 @@ def test_samples_share_their_prompt_and_all_that_comes_along_counts() -> None:
         msgspec.structs.replace(plain, context={"text": "y" * 50_000}),
     ):
         assert request_bytes(more) > bare + 100_000
+
+
+def test_states_are_bounded_by_what_is_counted_and_by_what_the_answer_can_reach() -> None:
+    """Twenty strings of maxLength 1,000 have the states of one, 8.2 MiB in Japanese; 34 MiB were
+    reserved for them. Four such requests are within a tenant's part of the usual bound."""
+    schema = {"properties": {f"f{each}": {"maxLength": 1_000} for each in range(20)}}
+    text = json.dumps(schema)
+    counted = counted_characters("json_schema", text)
+    plain = request(0, "a", 40)
+    sampling = msgspec.structs.replace(
+        plain.sampling, grammar=Grammar("json_schema", text), max_tokens=8_000
+    )
+    long = msgspec.structs.replace(plain, sampling=sampling)
+    short = msgspec.structs.replace(
+        plain, sampling=msgspec.structs.replace(sampling, max_tokens=10)
+    )
+    assert 8.2 * MIB <= request_bytes(long, counted) - request_bytes(long) <= 10 * MIB
+    assert request_bytes(short, counted) - request_bytes(short) == 10 * TOKEN_BYTES
+    assert request_bytes(long, 10**6) - request_bytes(long) == STATES_BYTES_MAX
+    held = RequestBytes(make_config().engine.max_request_bytes)
+    for _ in range(4):
+        held.reserve(long)
+        held.add_states(long, counted)
+    for _ in range(4):
+        held.release(long, counted)
+    assert held.total == 0
+
+
+def test_states_that_have_no_room_leave_the_request_as_it_was_counted() -> None:
+    """A tenant's only request always has room for its own."""
+    sampling = msgspec.structs.replace(
+        request(0, "a", 40).sampling, grammar=Grammar("regex", "a{9}"), max_tokens=10**6
+    )
+    asked = msgspec.structs.replace(request(0, "a", 40), sampling=sampling)
+    held = RequestBytes(4 * MIB)
+    held.reserve(asked)
+    held.add_states(asked, 10**6)
+    held.reserve(asked)
+    before = held.total
+    with pytest.raises(QueueFullError):
+        held.add_states(asked, 10**6)
+    assert held.total == before
+    held.release(asked)
+    held.release(asked, 10**6)
+    assert held.total == 0
 
 
 @settings(max_examples=100)

@@ -14,21 +14,29 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from functools import cache
 from typing import IO, Any
 
 from tenora_engine.errors import GrammarsUnavailableError, InvalidRequestError
-from tenora_engine.grammar.counts import check_counts, followed
+from tenora_engine.grammar.counts import check_counts, check_schema, counted_characters, read
+from tenora_engine.grammar.followed import followed
+from tenora_engine.grammar.hints import Hints, hints_of
+from tenora_engine.grammar.lark_counts import is_gbnf
+from tenora_engine.grammar.least import NOTHING, Least, least_of
 from tenora_engine.grammar.limits import (
     CHECK_MEMORY_BYTES,
+    EXPRESSION_CHARACTERS_MAX,
     ITEM_SEPARATOR,
     KEY_SEPARATOR,
     parser_limits,
 )
 from tenora_engine.grammar.reasons import reason_of, sentence_of
+from tenora_engine.grammar.schemas import has_expressions, schemas_in
 from tenora_engine.printable import brief
 from tenora_engine.priority import stand_behind
 from tenora_engine.request import Grammar
+from tenora_engine.text.tool_grammar import tool_before
 
 NICENESS = 10
 """Of what compiles: it gets a tenth of what a step gets of a core that both want."""
@@ -47,6 +55,21 @@ _NO_ANSWER = 0  # in time
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is found of a grammar that may be followed. `grammar` is in the library's own form."""
+
+    grammar: str
+    characters: int = 0  # that it counts
+    is_plain: bool = False  # a JSON schema without expressions of its own
+    hints: Hints | None = None  # of a JSON schema
+    least: Least = NOTHING
+
+
+class ToolSchemaError(ValueError):
+    """What is wrong with the parameters of one tool, with its name."""
+
+
 class GrammarCostError(InvalidRequestError):
     """What a grammar was seen to cost, which on another day may be a little less."""
 
@@ -59,8 +82,8 @@ class Checker:
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
-    def check(self, grammar: Grammar, timeout_s: float) -> str:
-        """The grammar as the library has it. Raises InvalidRequestError when it is none, or is not
+    def check(self, grammar: Grammar, timeout_s: float) -> Verdict:
+        """Read and compile a grammar. Raises InvalidRequestError when it is none, or is not
         supported; GrammarCostError when it takes more processor time than that, or too much memory
         in a process of its own; GrammarsUnavailableError when the process could not be had, was
         lost to something else, or got no processor time."""
@@ -69,7 +92,7 @@ class Checker:
             if answer is not None and "error" in answer:
                 raise InvalidRequestError(answer["error"], grammar.param)
             if answer is not None and "grammar" in answer:
-                return str(answer["grammar"])
+                return _verdict(answer)
             self._end_process()  # it may have been short of memory for those before this one
             if status == -signal.SIGPROF:
                 cost = f"longer than {timeout_s:g} s"
@@ -154,6 +177,25 @@ class Checker:
                 return dict(json.loads(found[_LENGTH_BYTES:]))
 
 
+def _verdict(answer: dict[str, Any]) -> Verdict:
+    """See `_answer_to`."""
+    hints = answer["hints"]
+    if hints is not None:
+        keys, values = (tuple(map(_bytes_of, hints[name])) for name in ("keys", "values"))
+        hints = Hints(keys, values, hints["depth"])
+    return Verdict(
+        answer["grammar"],
+        answer["characters"],
+        answer["is_plain"],
+        hints,
+        Least(*answer["least"]),
+    )
+
+
+def _bytes_of(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
 def _write(pipe: IO[bytes], message: dict[str, Any]) -> None:
     content = json.dumps(message).encode()
     pipe.write(len(content).to_bytes(_LENGTH_BYTES, "little") + content)
@@ -163,10 +205,36 @@ def _write(pipe: IO[bytes], message: dict[str, Any]) -> None:
 def compile_text(kind: str, text: str) -> str:
     """In the library's own form, compiled once, for bytes as tokens. Raises ValueError with the
     reason why it cannot be."""
+    return _named(kind, followed(kind, text, _compiles))
+
+
+def _named(kind: str, text: str) -> str:
+    """Compile it. Raises ToolSchemaError where the reason against it lies in one tool's schema."""
+    try:
+        return _compiled(kind, text)
+    except ValueError:
+        for begin, _, schema in schemas_in(text) if kind == "grammar" else ():
+            tool = tool_before(text[:begin])
+            reason = None if tool is None else _reason_against(schema)
+            if reason is not None:
+                said = f"the parameters of the tool {tool!r} are not supported: {reason}"
+                raise ToolSchemaError(said) from None
+        raise
+
+
+def _reason_against(schema: Any) -> str | None:
+    try:
+        check_schema(schema)
+        _follow(_matcher_of(schema))
+    except ValueError as error:
+        return sentence_of(str(error))
+    return None
+
+
+def _compiled(kind: str, text: str) -> str:
     from llguidance import LLMatcher, grammar_from
 
     check_counts(kind, text)
-    text = followed(kind, text)
     if kind == "json_schema":
         made = LLMatcher.grammar_from_json_schema(
             text,
@@ -180,10 +248,27 @@ def compile_text(kind: str, text: str) -> str:
     else:
         if kind == "choice":
             _check_choices(json.loads(text))
-        made = grammar_from(kind, text)  # type: ignore[arg-type]  # the kinds are a part of its
+        form = "lark" if kind == "grammar" and not is_gbnf(text) else kind
+        made = grammar_from(form, text)  # type: ignore[arg-type]  # the kinds are a part of its
     matcher = LLMatcher(_bytes(), made, log_level=0, limits=parser_limits())
     _follow(matcher)
     return made
+
+
+def _compiles(schema: Any) -> bool:
+    """Whether the library takes a schema with the options that it has itself."""
+    try:
+        _follow(_matcher_of(schema))
+    except ValueError:
+        return False
+    return True
+
+
+def _matcher_of(schema: Any) -> Any:  # llguidance.LLMatcher
+    from llguidance import LLMatcher
+
+    made = LLMatcher.grammar_from_json_schema(json.dumps(schema))
+    return LLMatcher(_bytes(), made, log_level=0, limits=parser_limits())
 
 
 def _follow(matcher: Any) -> None:
@@ -237,7 +322,10 @@ _WORDS = {
 def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     kind = question["kind"]
     try:
-        return {"grammar": compile_text(kind, question["text"])}
+        text = followed(kind, question["text"], _compiles)
+        return {"grammar": _named(kind, text), **_counted(kind, text)}
+    except ToolSchemaError as error:
+        return {"error": brief(str(error))}
     except MemoryError:
         return {"memory": "too little"}
     except (KeyboardInterrupt, SystemExit):
@@ -245,6 +333,31 @@ def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:  # the library's, of whatever class: its panics are no Exception
         reason = brief(sentence_of(str(error)))
         return {"error": f"{_WORDS[kind]}: {reason}"}
+
+
+def _counted(kind: str, text: str) -> dict[str, Any]:
+    """What else a Verdict has, as JSON."""
+    found: dict[str, Any] = {
+        "characters": counted_characters(kind, text),
+        "is_plain": False,
+        "hints": None,
+        "least": (0, 0),
+    }
+    if kind == "json_schema":
+        schema = read(text)
+        hints, least = hints_of(schema), least_of(schema)
+        found["hints"] = {
+            "keys": [key.decode(errors="surrogatepass") for key in hints.keys],
+            "values": [value.decode(errors="surrogatepass") for value in hints.values],
+            "depth": hints.depth,
+        }
+        found |= {
+            "is_plain": not has_expressions(schema),
+            "least": (least.num_bytes, least.commas),
+        }
+    if not found["is_plain"]:
+        found["characters"] = min(found["characters"], EXPRESSION_CHARACTERS_MAX)
+    return found
 
 
 def main() -> None:

@@ -5,21 +5,18 @@ was found. Where none was found, the schema having more to ask, the text is left
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tenora_engine.grammar.hints import Hints
 from tenora_engine.grammar.json_text import JsonText, Place
 
 if TYPE_CHECKING:
     from tenora_engine.grammar.guide import Guide, Vocabulary
 
-HINTS_MAX = 64
-NODES_MAX = 20_000  # of a schema, that are looked at for hints
 WAY_MAX = 512
 """Tokens of the longest way to an end that is looked for."""
 
@@ -39,65 +36,6 @@ its schema requires."""
 
 _VALUES = (b"null", b"0", b'"', b"{", b"[", b"true", b"false")
 _FILLERS = (b"0", b"a", b"A", b"-", b'"', b"n", b"e")
-
-
-@dataclass(frozen=True)
-class Hints:
-    """Parts of a schema that help to find an end."""
-
-    keys: tuple[bytes, ...] = ()  # that some object requires, without quotes
-    values: tuple[bytes, ...] = ()  # that some place wants, as JSON
-    depth: int = 0  # of the schema itself: no object of it that is named lies deeper
-
-
-def hints_of(schema: str) -> Hints:
-    """Read the hints of a JSON schema, given as text; none of one that cannot be read."""
-    try:
-        found = json.loads(schema)
-    except (ValueError, RecursionError):
-        return Hints()
-    keys: dict[bytes, None] = {}
-    values: dict[bytes, None] = {}
-    deepest, waiting = 0, [(found, 1)]
-    for _ in range(NODES_MAX):
-        if not waiting:
-            break
-        node, depth = waiting.pop()
-        inner = node.values() if isinstance(node, dict) else node
-        if not isinstance(node, dict | list):
-            continue
-        deepest = max(deepest, depth)
-        waiting += [(each, depth + 1) for each in inner]
-        if isinstance(node, dict):
-            keys.update(dict.fromkeys(_keys(node)))
-            values.update(dict.fromkeys(_values(node)))
-    shortest = sorted(values, key=len)[:HINTS_MAX]
-    return Hints(tuple(keys)[:HINTS_MAX], tuple(shortest), deepest)
-
-
-def _keys(node: dict[str, Any]) -> Iterator[bytes]:
-    required = node.get("required")
-    for key in required if isinstance(required, list) else ():
-        if isinstance(key, str):
-            yield _json(key)[1:-1]
-
-
-def _values(node: dict[str, Any]) -> Iterator[bytes]:
-    wanted = [node[name] for name in ("const", "minimum", "maximum", "default") if name in node]
-    enum = node.get("enum")
-    wanted += enum if isinstance(enum, list) else []
-    for name, more in (("exclusiveMinimum", 1), ("exclusiveMaximum", -1)):
-        number = node.get(name)
-        if isinstance(number, int | float) and not isinstance(number, bool):
-            wanted.append(number + more)
-    for value in wanted[:HINTS_MAX]:
-        yield _json(value)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
-        errors="surrogatepass"
-    )
 
 
 class JsonAnswer:

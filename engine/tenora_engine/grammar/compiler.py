@@ -4,6 +4,7 @@ waits for it. What one tenant has asked for it finds again; what another has, it
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import logging
 import math
@@ -25,14 +26,7 @@ from tenora_engine.errors import (
     QueueFullError,
 )
 from tenora_engine.fair_cache import FairCache
-from tenora_engine.grammar.checker import NICENESS, Checker, GrammarCostError
-from tenora_engine.grammar.closing import hints_of
-from tenora_engine.grammar.counts import (
-    CACHED_CHARACTERS_MAX,
-    counted_characters,
-    has_expressions,
-    least_of,
-)
+from tenora_engine.grammar.checker import NICENESS, Checker, GrammarCostError, Verdict
 from tenora_engine.grammar.guide import (
     SLOW_S,
     TENANT_ALLOWANCES,
@@ -41,12 +35,24 @@ from tenora_engine.grammar.guide import (
     Guide,
     Vocabulary,
 )
+from tenora_engine.grammar.limits import check_size, states_bytes
 from tenora_engine.request import GenerationRequest, Grammar
 
 THREADS = 2
 """A tenant has one of them at a time: whoever sends what takes long delays nobody else."""
 
-CACHED_MAX = 512
+CACHED_BYTES = 64 * 1024**2
+"""Of compiled grammars and refusals, by what those may have taken who followed them."""
+
+ENTRY_BYTES = 128 * 1024
+"""A small grammar's: 0.11 MiB were measured, by malloc, for one of a few properties."""
+
+GRAMMAR_BYTES = 60
+"""More for each byte of its text: 1.2 MiB were measured for 21 kB of three hundred properties."""
+
+CACHED_SHARE = 7
+"""What alone would take a larger part is not kept: 1,000 characters that are counted, or so."""
+
 TENANT_CACHED_MAX = 32
 WAITING_MAX = 16
 """Grammars of one tenant that wait to be compiled."""
@@ -61,7 +67,7 @@ COST_KEPT_S = 60.0
 
 _log = logging.getLogger(__name__)
 
-Key = tuple[str, str, str]  # namespace, kind, text
+Key = tuple[str, bytes]  # namespace, digest of kind and text
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class GrammarCompiler:
         self._max_bytes = config.engine.max_grammar_bytes
         self._timeout_s = config.engine.grammar_timeout_ms / 1000
         self._lock = threading.Lock()
-        self._compiled: FairCache[Key, Guide | Refusal] = FairCache(CACHED_MAX, time.monotonic)
+        self._compiled: FairCache[Key, Guide | Refusal] = FairCache(CACHED_BYTES, time.monotonic)
         self._cached: Counter[str] = Counter()  # by namespace
         # By namespace, while there are guides that draw on it.
         self._allowances: WeakValueDictionary[str, Allowance] = WeakValueDictionary()
@@ -163,7 +169,7 @@ class GrammarCompiler:
     def _find(self, grammar: Grammar, namespace: str, asked: _Asked) -> Guide | Refusal | None:
         """What is known of it; None when the future is to be told later."""
         self._check(grammar)
-        key = namespace, grammar.kind, grammar.text
+        key = namespace, _digest(grammar)
         with self._lock:
             if self._closed:
                 raise EngineUnavailableError("the engine was stopped")
@@ -204,10 +210,7 @@ class GrammarCompiler:
             )
 
     def _check(self, grammar: Grammar) -> None:
-        if len(grammar.text.encode(errors="surrogatepass")) > self._max_bytes:
-            raise InvalidRequestError(
-                f"a grammar can have at most {self._max_bytes} bytes", grammar.param
-            )
+        check_size(grammar, self._max_bytes)
         if importlib.util.find_spec("llguidance") is None:
             raise InvalidRequestError(
                 "this engine does not support grammars: install llguidance", grammar.param
@@ -224,7 +227,7 @@ class GrammarCompiler:
                 if self._jobs.pop(job.key, None) is None:
                     return  # closed
                 if not isinstance(made, EngineError):
-                    self._keep(job.key, made)
+                    self._keep(job.key, made, len(job.grammar.text))
             for asked in job.asked:
                 _give(made, job.grammar, asked)
 
@@ -253,7 +256,7 @@ class GrammarCompiler:
 
     def _compile(self, grammar: Grammar, namespace: str) -> Made:
         try:
-            text = self._checker().check(grammar, self._timeout_s)
+            verdict = self._checker().check(grammar, self._timeout_s)
         except GrammarCostError as error:
             return self._refused(str(error), COST_KEPT_S)
         except InvalidRequestError as error:
@@ -261,12 +264,7 @@ class GrammarCompiler:
         except Exception as error:
             return _unknown(grammar, error)
         try:
-            is_plain = grammar.kind == "json_schema" and not has_expressions(grammar.text)
-            guide = self._guide(text, namespace, is_plain)
-            if isinstance(guide, Guide) and grammar.kind == "json_schema":
-                guide.hints = hints_of(grammar.text)
-                guide.least_tokens = self._the_vocabulary().least_tokens(least_of(grammar.text))
-            return guide
+            return self._guide(verdict, namespace)
         except InvalidRequestError as error:
             return error
         except ValueError as error:  # the library's reason
@@ -276,13 +274,14 @@ class GrammarCompiler:
         except BaseException as error:  # a panic of the library, by what it was given
             return self._refused(f"the grammar could not be compiled: {error}", COST_KEPT_S)
 
-    def _guide(self, text: str, namespace: str, is_plain: bool) -> Guide | Refusal:
+    def _guide(self, verdict: Verdict, namespace: str) -> Guide | Refusal:
         """Of what the checker has passed. Where its beginning is slow some more of it is looked
         at."""
         vocabulary, started_s = self._the_vocabulary(), time.thread_time()
-        guide = Guide(
-            vocabulary, vocabulary.matcher(text, is_plain=is_plain), self._allowance(namespace)
-        )
+        matcher = vocabulary.matcher(verdict.grammar, is_plain=verdict.is_plain)
+        guide = Guide(vocabulary, matcher, self._allowance(namespace))
+        guide.hints, guide.characters = verdict.hints, verdict.characters
+        guide.least_tokens = vocabulary.least_tokens(verdict.least)
         if time.thread_time() - started_s > SLOW_S and guide.is_too_slow():
             return self._refused(TOO_SLOW, COST_KEPT_S)
         self.num_compiled += 1
@@ -317,16 +316,17 @@ class GrammarCompiler:
                 )
             return self._vocabulary
 
-    def _keep(self, key: Key, made: Guide | Refusal) -> None:
-        """Keep it; what goes is of a tenant beyond its share, least recently used first. One that
-        counts many characters goes with those who follow it: their states are its own."""
-        namespace, kind, text = key
-        counts_many = counted_characters(kind, text) > CACHED_CHARACTERS_MAX
-        if isinstance(made, Guide) and counts_many:
+    def _keep(self, key: Key, made: Guide | Refusal, length: int) -> None:
+        """Keep it; what goes is of a tenant beyond its share, least recently used first. One whose
+        states would be too large goes with those who follow it: they are its own."""
+        namespace, size = key[0], ENTRY_BYTES
+        if isinstance(made, Guide):
+            size += GRAMMAR_BYTES * length + states_bytes(made.characters)
+        if size > CACHED_BYTES // CACHED_SHARE:
             return
         if key not in self._compiled:
             self._cached[namespace] += 1
-        for gone in self._compiled.put(key, made, namespace):
+        for gone in self._compiled.put(key, made, namespace, size):
             self._uncount(gone)
         if self._cached[namespace] > TENANT_CACHED_MAX:
             self._drop(next(each for each in self._compiled if each[0] == namespace))
@@ -339,6 +339,11 @@ class GrammarCompiler:
         self._cached[key[0]] -= 1
         if not self._cached[key[0]]:
             del self._cached[key[0]]
+
+
+def _digest(grammar: Grammar) -> bytes:
+    text = f"{grammar.kind} {grammar.text}".encode(errors="surrogatepass")
+    return hashlib.sha256(text).digest()
 
 
 def _unknown(grammar: Grammar, error: BaseException) -> GrammarsUnavailableError:

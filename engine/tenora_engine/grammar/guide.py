@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tenora_engine.errors import InvalidRequestError
-from tenora_engine.grammar.closing import Hints, JsonAnswer
-from tenora_engine.grammar.counts import Least
+from tenora_engine.grammar.closing import JsonAnswer
+from tenora_engine.grammar.hints import Hints
+from tenora_engine.grammar.least import Least
 from tenora_engine.grammar.limits import parser_limits
 from tenora_engine.grammar.reasons import reason_of
 from tenora_engine.request import Grammar
@@ -44,7 +45,8 @@ TOO_SLOW = "the grammar takes too long to follow"
 TRIED_TOKENS = 16
 """Of a grammar whose compilation was slow, before anybody follows it."""
 
-_TOKENS_KEPT_MAX = 4096  # pieces of JSON of which the tokens are remembered
+_TOKENS_KEPT_MAX, _PIECE_KEPT_MAX = 4096, 64
+"""Pieces of JSON of which the tokens are remembered, and bytes of the longest: users write them."""
 
 _WATCHED_STEPS = 8
 """After a slow step, masks are made and timed one by one for so many."""
@@ -87,7 +89,7 @@ class Vocabulary:
         tokens = self._tokens.get(text)
         if tokens is None:
             tokens = list(self.tokenizer.tokenize_bytes(text))
-            if len(self._tokens) < _TOKENS_KEPT_MAX:
+            if len(text) <= _PIECE_KEPT_MAX and len(self._tokens) < _TOKENS_KEPT_MAX:
                 self._tokens[text] = tokens
         return tokens
 
@@ -248,6 +250,7 @@ class Guide:
         self.allowance = allowance or Allowance()
         self.error: str | None = None  # why it cannot go on
         self.hints: Hints | None = None  # of a JSON schema
+        self.characters = 0  # that its grammar counts
         self.least_tokens = 0  # what the counts of a JSON schema demand of every answer
         self.answer: JsonAnswer | None = None  # of what is JSON and is to end in time
 
@@ -258,7 +261,7 @@ class Guide:
     def begin(self, grammar: Grammar) -> Guide:
         """For one sequence, which wants it so."""
         other = self.copy()
-        other.hints = self.hints
+        other.hints, other.characters = self.hints, self.characters
         if self.hints is not None:
             other.answer = JsonAnswer(
                 other, self.hints, closes=grammar.closes, max_depth=grammar.max_depth

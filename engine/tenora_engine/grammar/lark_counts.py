@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 
 from tenora_engine.grammar.repeats import count_at
 
-_GBNF = "::="
+_DEFINES = "::="  # of GBNF
+_LARK = re.compile(r"^[ \t]*(?:%llguidance\b|[?!]{0,2}start(?:\.\d+)?[ \t]*:(?!:))", re.MULTILINE)
 _CLASS = (
-    r"(?P<class>\[(?:\\.|[^\]\\\n])*\]) | "  # of letters; in Lark's own form it may be left out
+    r"(?P<class>\[(?:\\.|[^\]\\\n])*+\]?) | "  # of letters; in Lark's own form it may be left out
 )
 _PARTS = r"""(?P<skip>[ \t\r\f]+|//[^\n]*|\#[^\n]*)
       | (?P<line>\n+)
-      | (?P<text>"(?:\\.|[^"\\\n])*"i?)
-      | (?P<regex>/(?!/)(?:\\.|[^/\\\n])+/[imslux]*)
+      | (?P<text>"(?:\\.|[^"\\\n])*+(?:"i?)?)
+      | (?P<regex>/(?!/)(?:\\.|[^/\\\n])++/?[imslux]*)
       | (?P<dots>~\s*(\d{1,18})(?:\s*\.\.\s*(\d{1,18}))?)
-      | (?P<head>[!?]?[A-Za-z_][\w-]*(?:\.-?\d+)?(?:\[[^\]\n]*\])?\s*(?::(?!:)|::=))
+      | (?P<head>[!?]?[A-Za-z_][\w-]*+(?:\.-?\d+)?(?:\[[^\]\[\n]*+\])?\s*+(?::(?!:)|::=))
       | (?P<name>[A-Za-z_][\w-]*)
       | (?P<other>.)"""
+"""Each part is read in time linear in its length, what is not closed as if it were."""
 _TOKEN = re.compile(_PARTS, re.VERBOSE | re.DOTALL)
 _TOKEN_OF_GBNF = re.compile(_CLASS + _PARTS, re.VERBOSE | re.DOTALL)
 _STEPS_MAX = 200_000
@@ -74,14 +76,19 @@ class _Repeated:
 
 def rules_of(text: str) -> Rules:
     """Everything that is counted in it."""
-    reader = _Reader(has_terminals=_GBNF not in text)
-    for kind, token, end in _tokens(text):
+    reader = _Reader(has_terminals=not is_gbnf(text))
+    for kind, token, end in _tokens(text, _TOKEN if reader.has_terminals else _TOKEN_OF_GBNF):
         reader.read(kind, token, text, end)
     return Rules([*_multiplied(reader)], reader.patterns)
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
-    place, token = 0, _TOKEN_OF_GBNF if _GBNF in text else _TOKEN
+def is_gbnf(text: str) -> bool:
+    """Whether a grammar is GBNF; else it is in Lark's form, which has a rule named `start`."""
+    return _DEFINES in text and _LARK.search(text) is None
+
+
+def _tokens(text: str, token: re.Pattern[str]) -> Iterator[tuple[str, str, int]]:
+    place = 0
     for _ in range(_STEPS_MAX):
         found = token.match(text, place)
         if found is None:

@@ -19,6 +19,7 @@ from tenora_engine.errors import (
     QueueFullError,
 )
 from tenora_engine.events import Residency
+from tenora_engine.grammar.limits import check_size
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import (
@@ -121,6 +122,8 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
     """Raises InvalidRequestError for anything but the tokens of its texts (`check_texts`), however
     long these are. Whether it is too long, `check_share` says."""
     sampling, vocab = request.sampling, config.model.vocab
+    if sampling.grammar is not None:
+        check_size(sampling.grammar, config.engine.max_grammar_bytes)
     if not request.prompt_token_ids:
         raise InvalidRequestError("the prompt contains no token", param="prompt")
     if len(request.prediction_token_ids) > config.model.context_tokens:

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 
 from tenora_engine.errors import QueueFullError
-from tenora_engine.grammar.counts import counted_characters
+from tenora_engine.grammar.limits import states_bytes
 from tenora_engine.request import GenerationRequest
 
 PROMPT_TOKEN_BYTES = 52
@@ -18,24 +18,20 @@ TOKEN_BYTES = 40  # a number and its place, in a prediction or a list of ids
 RULE_BYTES = 96  # a token's bias
 REQUEST_BYTES = 4096  # its objects, events and records
 SEQUENCE_BYTES = 2048  # more of each sequence
-STATES_BYTES = 1800  # of a lexer, for a character that a grammar counts
-CHARACTERS_OF_TOKEN = 5
 TENANT_SHARE = 4  # a tenant has at most this part of the bound, whatever others have
 HARD_LIMIT = 2  # bounds together, where many tenants are within their shares
 
 
-def request_bytes(request: GenerationRequest) -> int:
-    """Of a request in flight. Its samples have one prompt."""
+def request_bytes(request: GenerationRequest, characters: int = 0) -> int:
+    """Host memory in bytes of a request in flight, whose samples have one prompt, and whose grammar
+    counts so many `characters`. That is found where the grammar is checked: before, nobody follows
+    it, and of its text nothing is read here but the length."""
     sampling = request.sampling
     num_ids = len(request.prediction_token_ids) + len(sampling.stop_token_ids)
     num_ids += len(sampling.allowed_token_ids or ()) + sum(map(len, sampling.bad_words))
     text = sum(len(key) + len(value) for key, value in request.context.items())
-    states = 0
     if sampling.grammar is not None:
-        grammar = sampling.grammar
-        text += len(grammar.text)
-        counted = counted_characters(grammar.kind, grammar.text)
-        states = STATES_BYTES * min(counted, CHARACTERS_OF_TOKEN * sampling.max_tokens)
+        text += len(sampling.grammar.text)
     return (
         REQUEST_BYTES
         + SEQUENCE_BYTES * sampling.n
@@ -43,7 +39,7 @@ def request_bytes(request: GenerationRequest) -> int:
         + TOKEN_BYTES * num_ids
         + RULE_BYTES * len(sampling.logit_bias)
         + 4 * text  # as characters of several bytes, or twice
-        + states
+        + states_bytes(characters, sampling.max_tokens * sampling.n)
     )
 
 
@@ -66,16 +62,31 @@ class RequestBytes:
         key, size = request.tenant.key, request_bytes(request)
         with self._lock:
             self._check_room(key, size)
-            self._by_tenant[key] += size
-            self.total += size
+            self._count(key, size)
 
-    def release(self, request: GenerationRequest) -> None:
-        key, size = request.tenant.key, request_bytes(request)
+    def add_states(self, request: GenerationRequest, characters: int) -> None:
+        """Count the states of the grammar of a request that is counted, now that it is known how
+        many `characters` it counts. Raises QueueFullError as `reserve`, and nothing has changed."""
+        key = request.tenant.key
+        before, after = request_bytes(request), request_bytes(request, characters)
         with self._lock:
-            self._by_tenant[key] -= size
-            self.total -= size
-            if not self._by_tenant[key]:
-                del self._by_tenant[key]
+            self._count(key, -before)
+            try:
+                self._check_room(key, after)
+            except QueueFullError:
+                self._count(key, before)
+                raise
+            self._count(key, after)
+
+    def release(self, request: GenerationRequest, characters: int = 0) -> None:
+        with self._lock:
+            self._count(request.tenant.key, -request_bytes(request, characters))
+
+    def _count(self, key: str, size: int) -> None:
+        self.total += size
+        self._by_tenant[key] += size
+        if not self._by_tenant[key]:
+            del self._by_tenant[key]
 
     def _check_room(self, key: str, size: int) -> None:
         own, total = self._by_tenant[key], self.total

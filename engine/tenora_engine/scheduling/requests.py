@@ -127,10 +127,17 @@ class Requests:
             except QueueFullError:
                 self.coming.note_refused(request.tenant)
                 raise
+        characters = guides[0].characters if guides else 0
+        try:
+            self.bytes.add_states(request, characters)
+        except QueueFullError:
+            self.coming.note_refused(request.tenant)
+            self.bytes.release(request)
+            raise
         try:
             self._submit(request, guides, prepared)
         except EngineError:
-            self.bytes.release(request)
+            self.bytes.release(request, characters)
             raise
 
     def _submit(self, request: GenerationRequest, guides: Items[Guide], prepared: bytes) -> None:
@@ -392,7 +399,7 @@ class Requests:
             self._release_held(flight)
         if not flight.sequences:
             del self.flights[sequence.request.request_id]
-            self.bytes.release(sequence.request)
+            self.bytes.release(sequence.request, sequence.characters)
             key = sequence.request.tenant.key
             self._tenants[key] -= 1
             if not self._tenants[key]:

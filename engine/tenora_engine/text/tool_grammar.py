@@ -4,6 +4,7 @@ its calls are held to the tools' schemas. They are in Lark's form, for guided de
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +62,19 @@ def calls_or_json(
     }
     answer = f"answer: %json {json.dumps({**schema, 'x-guidance': options})}"
     return "\n".join([f"{start} | answer", answer, *rules])
+
+
+_RULE = re.compile(r'call_\d+: ("(?:[^"\\]|\\.)*") \Z')
+
+
+def tool_before(text: str) -> str | None:
+    """The name of the tool whose schema comes behind this beginning of a grammar; None where it is
+    no tool's."""
+    found = _RULE.match(text, text.rfind("\n") + 1)
+    if found is None:
+        return None
+    name, _ = json.JSONDecoder().raw_decode(json.loads(found[1]), len('{"name": '))
+    return str(name)
 
 
 def _opened(form: ToolFormat, parallel: bool) -> str:

@@ -5,7 +5,7 @@ followed, the engine says."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -72,8 +72,7 @@ def grammar_of(body: FormatFields) -> Grammar | None:
     """Raises BadRequestError where several are asked for, or one lacks what it is about."""
     found = list(_grammars(body))
     if len(found) > 1:
-        names = " and ".join(dict.fromkeys(grammar.param for grammar in found))
-        raise _invalid(found[1].param, f"Only one of {names} can be set: an answer has one format.")
+        raise _invalid(found[1].param, _several({grammar.param: None for grammar in found}))
     if not found:
         return None
     return msgspec.structs.replace(found[0], closes=body.json_close, max_depth=body.json_max_depth)
@@ -90,6 +89,14 @@ def _grammars(body: FormatFields) -> Iterator[Grammar]:
     yield from _of_vllm("guided_grammar", grammar=body.guided_grammar)
     yield from _of_vllm("regex", regex=body.regex)
     yield from _of_vllm("ebnf", grammar=body.ebnf)
+
+
+def _several(params: Collection[str]) -> str:
+    """Why formats of these fields, more than one format in all, are too many."""
+    if len(params) == 1:
+        asked = "one of json, regex, choice, grammar and json_object can be set in"
+        return f"Only {asked} {next(iter(params))}: an answer has one format."
+    return f"Only one of {' and '.join(params)} can be set: an answer has one format."
 
 
 def _of_openai(wanted: ResponseFormat) -> Iterator[Grammar]:
