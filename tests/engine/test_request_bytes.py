@@ -113,7 +113,7 @@ def test_states_that_have_no_room_leave_the_request_as_it_was_counted() -> None:
         request(0, "a", 40).sampling, grammar=Grammar("regex", "a{9}"), max_tokens=10**6
     )
     asked = msgspec.structs.replace(request(0, "a", 40), sampling=sampling)
-    held = RequestBytes(4 * MIB)
+    held = RequestBytes(160 * MIB)
     held.reserve(asked)
     held.add_states(asked, 10**6)
     held.reserve(asked)
