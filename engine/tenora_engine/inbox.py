@@ -65,11 +65,21 @@ class Inbox:
         self._line_up(command)
         return command
 
+    def hold(self, namespace: str) -> int:
+        """Keep back what is pushed after this for the namespace until `release`: a request of it is
+        on its way. Returns what to release."""
+        self._number += 1
+        self._submits.setdefault(namespace, OrderedDict())[self._number] = None
+        return self._number
+
+    def release(self, namespace: str, number: int) -> None:
+        self._taken_out(namespace, number)
+
     def push_after(
         self, namespace: str, carry_out: Callable[[Engine], Any], future: Future[Any]
     ) -> None:
-        """Have it wait until every submit of the namespace that is here has been taken out, then
-        for a turn of its own. It is never refused: it forgets something."""
+        """Have it wait until every submit of the namespace that is here has been taken out, and
+        every `hold` released, then for a turn of its own. It is never refused."""
         command = self._made(carry_out, future, f"\0{namespace}", None)
         if namespace in self._submits:
             self._later.setdefault(namespace, deque()).append(command)

@@ -51,6 +51,7 @@ class Coming:
     submitted: Future[None] = field(default_factory=lambda: _running())
     command: Command | None = None  # which submits it, once that has been sent
     aborted: AbortReason | None = None  # while it waits for its grammar
+    held: int | None = None  # what keeps back, until it has come, what forgets of its namespace
 
 
 class EngineLoop:
@@ -148,6 +149,8 @@ class EngineLoop:
         coming = Coming(request, prepared, received_s)
         with self._wakeup:
             self._coming[request.request_id] = coming
+            if request.sampling.grammar is not None:
+                coming.held = self._inbox.hold(request.tenant.namespace)
         if request.sampling.grammar is None:
             self._send(coming, None)
         else:
@@ -175,6 +178,8 @@ class EngineLoop:
         def submit(engine: Engine) -> None:
             engine.submit(_waited(request, coming.received_s), guides, coming.prepared)
 
+        # Before the engine can have it: nothing that follows is handed out before.
+        sent.add_done_callback(lambda done: self._come(coming, done.exception()))
         try:
             with self._wakeup:
                 self._check_running()
@@ -191,7 +196,6 @@ class EngineLoop:
             self._engine.release(request)
             self._come(coming, error)
             return
-        sent.add_done_callback(lambda done: self._come(coming, done.exception()))
         if aborted is None:
             self._engine.announce(request)
 
@@ -199,6 +203,9 @@ class EngineLoop:
         """It is the engine's now, or has ended."""
         with self._wakeup:
             self._coming.pop(coming.request.request_id, None)
+            if coming.held is not None:
+                self._inbox.release(coming.request.tenant.namespace, coming.held)
+                self._wakeup.notify()
         if error is None:
             coming.submitted.set_result(None)
         else:

@@ -59,13 +59,14 @@ def _times(timeout_s: float, connect_s: float) -> dict[str, str]:
 
 
 def _try_settings(url: str, said: Any) -> None:
-    """Make calls that have no time to be answered. With a region, an endpoint or an address of
+    """Make calls that reach nobody: the proxy is none. With a region, an endpoint or an address of
     credentials that is none, a call of the library panics before it is sent: by no Exception, each
     time. Raises obstore's GenericError then."""
     import obstore
     from obstore.exceptions import BaseError, GenericError
 
-    options = {**said, **_times(_TRIAL_S, _TRIAL_S)}
+    options = {**said, **_times(_TRIAL_S, _TRIAL_S), "proxy_url": "http://127.0.0.1:9"}
+    options.pop("proxy_excludes", None)
     for unsigned in (True, False):  # where credentials are to be fetched first, that is all it does
         trial = _opened(url, options, 0, _TRIAL_S, skip_signature=unsigned)
         try:

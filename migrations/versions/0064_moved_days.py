@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from alembic import op
 
-from tenora_platform.indexing import create_index_beside_writers
 from tenora_platform.isolation import roles
 
 revision = "0064"
@@ -26,10 +25,6 @@ _DAY_OF = {
     "ledger_transactions": "day",
 }
 _ROWS = {"INSERT": "NEW", "UPDATE": "OLD", "DELETE": "OLD"}
-_INDEXES = (
-    ("ix_ledger_transactions_usage_day", "ledger_transactions", "(day) WHERE kind = 'usage'"),
-    ("ix_engine_totals_day", "engine_totals", "(day)"),
-)
 
 
 def _triggers() -> Iterator[tuple[str, str, str]]:
@@ -71,13 +66,9 @@ def upgrade() -> None:
             f"CREATE TRIGGER {name} AFTER {event} ON {table} REFERENCING {_ROWS[event]} TABLE"
             f" AS moved FOR EACH STATEMENT EXECUTE FUNCTION note_moved_{table}()"
         )
-    for index, table, on in _INDEXES:
-        create_index_beside_writers(index, table, on)
 
 
 def downgrade() -> None:
-    for index, _, _ in _INDEXES:
-        op.drop_index(index)
     for name, table, _ in _triggers():
         op.execute(f"DROP TRIGGER {name} ON {table}")
     for table in _DAY_OF:

@@ -16,6 +16,10 @@ down_revision = "0064"
 branch_labels = None
 depends_on = None
 
+_BEGIN_AGAIN = (
+    "UPDATE jobs SET place = NULL, done = 0, result = '{}' "
+    "WHERE kind = 'audit_verification' AND finished_at IS NULL"
+)
 _COLUMNS = ("seq", "hash", "seal")
 
 
@@ -46,10 +50,7 @@ def upgrade() -> None:
     states = "state IN ('waiting', 'running', 'done', 'failed', 'cancelled')"
     op.create_check_constraint("state", "jobs", states)
     # The place of a verification is another: it begins again.
-    op.execute(
-        "UPDATE jobs SET place = NULL, done = 0, result = '{}' "
-        "WHERE kind = 'audit_verification' AND finished_at IS NULL"
-    )
+    op.execute(_BEGIN_AGAIN)
     op.execute(
         "UPDATE jobs SET key_prefix = admin_keys.prefix FROM admin_keys "
         "WHERE jobs.asked_by = 'admin_key:' || admin_keys.id"
@@ -63,6 +64,7 @@ def downgrade() -> None:
     for name in ("key_prefix", "attempts", "not_before", "waiting_for"):
         op.drop_column("jobs", name)
     op.execute("UPDATE jobs SET state = 'failed' WHERE state = 'cancelled'")
+    op.execute(_BEGIN_AGAIN)
     op.drop_constraint("state", "jobs", type_="check")
     states = "state IN ('waiting', 'running', 'done', 'failed')"
     op.create_check_constraint("state", "jobs", states)

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sqlalchemy import text
 from sqlalchemy.exc import NoResultFound, OperationalError
 
-from api_harness import Api
+from api_harness import ADMIN_KEY, SECRET, Api
 from people import signed_in
 from tenora_platform.audit.verify_job import verifications
 from tenora_platform.background import doing, worker_work
@@ -26,7 +26,8 @@ from tenora_platform.jobs import repository
 from tenora_platform.jobs.tables import JobRow
 from tenora_platform.jobs.work import Asked, Kind, Step, Work
 from tenora_platform.jobs.worker import ATTEMPTS_MAX, JobWorker
-from tenora_platform.keys import key_prefix
+from tenora_platform.keys import hash_key, key_prefix
+from tenora_platform.secret import ServerSecret
 from tenora_platform.state import AppState
 
 PATIENCE_S = 30.0  # only a hang takes as long
@@ -54,13 +55,43 @@ class Counting:
         return Step(place, at + 1, STEPS, {"seen": [*asked.result.get("seen", []), at]})
 
 
-CONFIGURED = "admin_key:configured"
+CONFIGURED = f"admin_key:{hash_key(ADMIN_KEY, ServerSecret(SECRET.encode()))[:12]}"
 """A key that is good while the process runs."""
 
 
-async def ask(api: Api, kind: str, asked_by: str = CONFIGURED, prefix: str | None = None) -> str:
+async def ask(
+    api: Api,
+    kind: str,
+    asked_by: str = CONFIGURED,
+    prefix: str | None = None,
+    of: str = "all",
+) -> str:
     async with api.state.db.admin_session() as session:
-        return (await repository.ask(session, kind, {"of": "all"}, asked_by, prefix)).id
+        return (await repository.ask(session, kind, {"of": of}, asked_by, prefix)).id
+
+
+async def test_a_configured_key_that_is_none_any_more_ends_its_jobs(api: Api) -> None:
+    kind, work = new_id("kind"), Counting()
+    job_id = await ask(api, kind, "admin_key:removed")
+    assert await worker(api, kind, work).run_once()
+    row = await row_of(api, job_id)
+    assert (row.state, work.begun) == ("failed", [])
+    assert "no configured admin key" in (row.error or "")
+
+
+async def test_a_step_that_ends_its_workers_is_given_up(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = new_id("kind")
+    job_id = await ask(api, kind)
+    monkeypatch.setattr(repository, "LOST_AFTER", timedelta(0))
+    for _ in range(ATTEMPTS_MAX):
+        with pytest.raises(Killed):
+            await worker(api, kind, Counting(0, Killed())).run_once()
+    assert await worker(api, kind, Counting()).run_once()
+    row = await row_of(api, job_id)
+    assert (row.state, row.attempts) == ("failed", ATTEMPTS_MAX)
+    assert "ended in the middle" in (row.error or "")
 
 
 async def row_of(api: Api, job_id: str) -> JobRow:
@@ -279,7 +310,7 @@ async def test_a_job_says_what_it_waits_for(api: Api) -> None:
         await may_end.wait()
         return Step(None, 1, 1, {})
 
-    ids = [await ask(api, kind, f"admin_key:{number}") for number in range(3)]
+    ids = [await ask(api, kind, of=str(number)) for number in range(3)]
     assert await waiting_for(api, kind, ids) == [repository.A_WORKER] * 3
     running = asyncio.create_task(worker(api, kind, slow).run_once())
     await asyncio.wait_for(inside.wait(), PATIENCE_S)

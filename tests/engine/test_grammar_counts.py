@@ -202,15 +202,25 @@ def test_a_value_keeps_what_looks_like_a_keyword() -> None:
     assert made["properties"]["default"] == {"type": "string"}
 
 
+@pytest.mark.parametrize("before", ["#/", "#/%65xamples/1", "http://a/b#/"])
 @pytest.mark.parametrize("of", ["examples/1", "default", "const", "enum/1"])
-def test_a_value_that_a_reference_leads_into_is_a_schema(of: str) -> None:
+def test_a_value_that_a_reference_leads_into_is_a_schema(of: str, before: str) -> None:
+    """However the reference is written."""
+    of = "examples/1" if "%" in before else of
     name = of.partition("/")[0]
     hostile = {"type": "string", "minLength": 10**8}
     value = [INT, hostile] if "/" in of else hostile
-    schema = {"$ref": f"#/{of}", name: value}
+    ref = before if "%" in before else before + of
+    schema = {"$id": "http://a/b", "$ref": ref, name: value}
     with pytest.raises(ValueError, match="minLength"):
         check_counts("json_schema", json.dumps(schema))
     check_counts("json_schema", json.dumps({"type": "object", name: value}))
+
+
+@pytest.mark.parametrize("ref", ["http://b/c#/examples/0", "#/$defs/none"])
+def test_a_reference_that_leads_nowhere_is_refused(ref: str) -> None:
+    with pytest.raises(ValueError, match=r"\$ref at #/properties/a"):
+        check_counts("json_schema", json.dumps({"properties": {"a": {"$ref": ref}}}))
 
 
 def test_a_schema_behind_what_only_looks_like_one_is_looked_at() -> None:

@@ -293,6 +293,43 @@ def test_who_is_aborted_while_its_grammar_is_compiled_ends_when_that_is_there(
     assert rig.engine._requests.bytes.total == 0
 
 
+def test_what_forgets_waits_for_a_request_whose_grammar_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the request would bring back what was forgotten, and keep it."""
+    rig = Rig.build(make_config())
+    compiling: Future[list[Guide]] = Future()
+    monkeypatch.setattr(rig.engine.grammars, "guides", lambda _: compiling)
+    loop = EngineLoop(rig.engine, lambda _: None)
+    asked = make_request("guided", [1, 2])
+    sampling = msgspec.structs.replace(asked.sampling, grammar=Grammar("regex", "a+"))
+    submitted = loop.submit(msgspec.structs.replace(asked, sampling=sampling))
+    forgotten = loop.forget_namespace(asked.tenant.namespace)
+    elsewhere = loop.forget_namespace("another")
+    _carry_out_next(loop)
+    assert elsewhere.done()
+    with pytest.raises(KeyError):
+        loop._inbox.pop()
+    compiling.set_result([])
+    _carry_out_next(loop)
+    assert submitted.done()
+    assert not forgotten.done()
+    _carry_out_next(loop)
+    assert forgotten.done()
+
+
+def test_memory_is_given_back_whatever_a_submit_fails_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig.build(make_config())
+
+    def defect(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(rig.engine._requests, "_enter", defect)
+    with pytest.raises(ZeroDivisionError):
+        rig.engine.submit(make_request("r", [1, 2]))
+    assert rig.engine._requests.bytes.total == 0
+
+
 def _carry_out_next(loop: EngineLoop) -> None:
     command = loop._inbox.pop()
     command.future.set_result(command.carry_out(loop.engine))

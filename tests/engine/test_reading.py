@@ -50,7 +50,7 @@ def test_a_request_enters_few_files_of_the_memory(with_adapter: bool) -> None:
         run(rig)
 
 
-@pytest.mark.parametrize(("with_adapter", "most"), [(False, 35), (True, 40)])
+@pytest.mark.parametrize(("with_adapter", "most"), [(False, 36), (True, 41)])
 def test_a_request_enters_few_files(with_adapter: bool, most: int) -> None:
     """Of scheduling/ and memory/ (docs/limits.md says why these are not 15)."""
     rig = Rig.build(make_config())

@@ -69,7 +69,7 @@ def test_submitting_many_is_the_work_of_two(work: Counter[str]) -> None:
     work_of_submitting(rig, work, 1)
     push_to_the_host(rig)
     done = work_of_submitting(rig, work, SEQUENCES)
-    assert done["encode_tokens"] == 2
+    assert done["encode_tokens"] == 1
     assert 0 < done["match"] <= 2 * 2  # on the device, and what of it the host has
     assert 0 < done["_hash"] <= 2 * len(PROMPT) // rig.config.engine.block_tokens
 

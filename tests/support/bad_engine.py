@@ -4,6 +4,7 @@ error, those of rank SLOW have their first token later. The engine process's fac
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -12,6 +13,7 @@ from tenora_bench.api.pretend_engine import PretendEngine
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.engine import Engine
 from tenora_engine.events import Event, FinishEvent
+from tenora_engine.grammar.guide import Guide
 from tenora_engine.model.loader import read_model_info
 from tenora_engine.request import GenerationRequest
 from tenora_engine.text.processor import TextProcessor
@@ -23,8 +25,13 @@ SLOW_S = 0.25
 class BadEngine(PretendEngine):
     """See the module."""
 
-    def submit(self, request: GenerationRequest, prepared: None = None) -> None:
-        super().submit(request, prepared)
+    def submit(
+        self,
+        request: GenerationRequest,
+        guides: Sequence[Guide] | None = None,
+        prepared: bytes = b"",
+    ) -> None:
+        super().submit(request, guides, prepared)
         rank = request.adapter.rank if request.adapter else None
         for index in range(request.sampling.n):
             sequence = self._running[request.request_id, index]

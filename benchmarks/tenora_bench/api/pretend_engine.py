@@ -4,7 +4,7 @@ made (`stamps`). The engine process serves it as it serves the real one: the fac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,6 +24,7 @@ from tenora_engine.events import (
     TokenEvent,
     UsageRecord,
 )
+from tenora_engine.grammar.guide import Guide
 from tenora_engine.model.loader import read_model_info
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
@@ -57,10 +58,28 @@ class PretendEngine:
         self._running: dict[tuple[str, int], _Sequence] = {}
         self._ended: list[Event] = []
 
-    def prepare(self, request: GenerationRequest) -> None:
+    def prepare(self, request: GenerationRequest) -> bytes:
         """It looks at no prompt."""
+        return b""
 
-    def submit(self, request: GenerationRequest, prepared: None = None) -> None:
+    def release(self, request: GenerationRequest) -> None:
+        """It counts no memory."""
+
+    def discard(self, request: GenerationRequest, reason: AbortReason) -> None:
+        self.submit(request)
+        self.abort(request.request_id, reason=reason)
+
+    def sender_of(self, request_id: str) -> str | None:
+        running = list(self._running.values())  # of the engine's thread
+        same = (each.request for each in running if each.request.request_id == request_id)
+        return next((each.tenant.key for each in same), None)
+
+    def submit(
+        self,
+        request: GenerationRequest,
+        guides: Sequence[Guide] | None = None,
+        prepared: bytes = b"",
+    ) -> None:
         pace_ns = (request.sampling.seed or 0) * 1000
         now_ns = time.monotonic_ns()
         due_ns = now_ns if not pace_ns else (now_ns // pace_ns + 1) * pace_ns

@@ -363,7 +363,14 @@ def _give(made: Made, grammar: Grammar, asked: _Asked) -> None:
         )
         asked.future.set_exception(error)
     elif isinstance(made, Guide):
-        asked.future.set_result([made.begin(grammar) for _ in range(asked.count)])
+        try:
+            guides = [made.begin(grammar) for _ in range(asked.count)]
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library's panics are no Exception
+            asked.future.set_exception(_unknown(grammar, error))
+        else:
+            asked.future.set_result(guides)
     elif isinstance(made, Refusal):
         asked.future.set_exception(InvalidRequestError(made.reason, grammar.param))
     else:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from tenora_engine.grammar.lark_counts import is_gbnf, rules_of
 from tenora_engine.grammar.least import ENTRIES_MAX, least_characters
 from tenora_engine.grammar.repeats import repeats_of
-from tenora_engine.grammar.schemas import Node, nodes_of, schemas_in, shown
+from tenora_engine.grammar.schemas import Node, nodes_of, referred, schemas_in, shown
 
 CHARACTERS_MAX = 10_000
 """That an expression may have. Each takes up to nine states of a lexer, where tokens have one
@@ -105,6 +105,12 @@ def check_counts(kind: str, text: str) -> None:
 def check_schema(schema: Any, root: str = "#") -> None:
     """See `check_counts`; `root` is what the place of the schema is called."""
     for node, place in nodes_of(schema):
+        ref = node.get("$ref")
+        if isinstance(ref, str) and "#/" in ref and referred(ref, schema) is None:
+            raise ValueError(
+                f"the $ref at {shown(place, root)} leads to nothing in the schema: refer to a part "
+                "of it, such as #/$defs/name"
+            )
         for keyword, limit in LIMITS.items():
             count = node.get(keyword)
             if isinstance(count, int | float) and count > limit:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 Place = tuple["Place", str | int] | tuple[()]
 """Where a schema stands: the place around it and a name or number there; nothing at the root."""
@@ -52,7 +53,12 @@ def _referred_by(node: Node, root: Any) -> Iterator[tuple[Any, Place, bool]]:
 
 def referred(ref: Any, root: Any) -> Any:
     """Return what a reference within a schema leads to; None where it leads nowhere."""
-    if not isinstance(ref, str) or not ref.startswith("#"):
+    if not isinstance(ref, str):
+        return None
+    own = root.get("$id") if isinstance(root, dict) else None
+    if isinstance(own, str) and own:
+        ref = ref.removeprefix(own.removesuffix("#"))
+    if not ref.startswith("#"):
         return None
     node = root
     for name in _names(ref):
@@ -64,8 +70,9 @@ def referred(ref: Any, root: Any) -> Any:
 
 
 def _names(ref: str) -> Iterator[str]:
-    for part in filter(None, ref[1:].split("/")):
-        yield part.replace("~1", "/").replace("~0", "~")
+    """The names of a JSON pointer in a fragment (RFC 6901, section 6)."""
+    for part in filter(None, ref.partition("#")[2].split("/")):
+        yield unquote(part).replace("~1", "/").replace("~0", "~")
 
 
 def has_expressions(schema: Any) -> bool:

@@ -3,11 +3,13 @@ and they end when they are aborted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.errors import QueueFullError
 from tenora_engine.events import Event, SettledEvent
+from tenora_engine.grammar.guide import Guide
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.salts import salted_tokens
 from tenora_engine.request import GenerationRequest, Tenant
@@ -53,6 +55,18 @@ class ComingRequests:
         except Exception:
             self.bytes.release(request)
             raise
+
+    def add_states(self, request: GenerationRequest, guides: Sequence[Guide]) -> int:
+        """Count the states of the request's grammar, and return how many characters that counts.
+        Raises QueueFullError, and the request counts no more."""
+        characters = guides[0].characters if guides else 0
+        try:
+            self.bytes.add_states(request, characters)
+        except QueueFullError:
+            self.note_refused(request.tenant)
+            self.bytes.release(request)
+            raise
+        return characters
 
     def meter(self, tenant: Tenant) -> ServiceMeter:
         """The tenant's in the class that it asks for."""

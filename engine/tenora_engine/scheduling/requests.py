@@ -14,7 +14,6 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import (
     AdapterLoadError,
     DeadlineError,
-    EngineError,
     InvalidRequestError,
     QueueFullError,
 )
@@ -127,17 +126,13 @@ class Requests:
             except QueueFullError:
                 self.coming.note_refused(request.tenant)
                 raise
-        characters = guides[0].characters if guides else 0
-        try:
-            self.bytes.add_states(request, characters)
-        except QueueFullError:
-            self.coming.note_refused(request.tenant)
-            self.bytes.release(request)
-            raise
+        characters = self.coming.add_states(request, guides)
         try:
             self._submit(request, guides, prepared)
-        except EngineError:
-            self.bytes.release(request, characters)
+        except Exception:
+            flight = self.flights.get(request.request_id)
+            if flight is None or flight.request is not request:  # else it ends, and gives it back
+                self.bytes.release(request, characters)
             raise
 
     def _submit(self, request: GenerationRequest, guides: Items[Guide], prepared: bytes) -> None:

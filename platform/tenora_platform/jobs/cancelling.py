@@ -10,9 +10,7 @@ from tenora_platform.jobs.tables import JobRow
 
 
 async def cancel(session: AsyncSession, audit: AuditLog, row: JobRow, actor: str) -> None:
-    """It ends with the step that is under way, if any; once more is no error. Raises ConflictError
-    where it has ended otherwise."""
-    if row.state == "cancelled":
-        return
-    await audit.append(session, actor=actor, action=f"{row.kind}.cancel", target=row.id)
-    await repository.cancel(session, row.id, actor)
+    """Let it end with the step that is under way, if any; once more is no error. Raises
+    ConflictError where it has ended otherwise."""
+    if await repository.cancel(session, row.id, actor):
+        await audit.append(session, actor=actor, action=f"{row.kind}.cancel", target=row.id)

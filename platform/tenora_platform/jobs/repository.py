@@ -56,7 +56,8 @@ async def ask(
 
 
 async def take(session: AsyncSession, worker: str, kind: str) -> JobRow | None:
-    """The oldest that nobody works on, from now on the worker's: one that it has begun first."""
+    """The oldest that nobody works on, from now on the worker's: one that it has begun first. One
+    in which another worker died has had an attempt by that."""
     now = func.clock_timestamp()
     begun = JobRow.worker == worker
     lost = JobRow.beat_at < now - LOST_AFTER
@@ -73,6 +74,7 @@ async def take(session: AsyncSession, worker: str, kind: str) -> JobRow | None:
     )
     row: JobRow | None = await session.scalar(query)
     if row is not None:
+        row.attempts += row.state == "running" and row.worker != worker
         row.state, row.worker = "running", worker
         row.not_before = row.waiting_for = None
         row.started_at = row.started_at or datetime.now(UTC)
@@ -96,23 +98,31 @@ async def note(session: AsyncSession, job_id: str, worker: str, values: dict[str
     return result.rowcount == 1
 
 
-async def cancel(session: AsyncSession, job_id: str, actor: str) -> None:
-    """It ends with the step that is under way, if any. Raises ConflictError where it has ended."""
+async def cancel(session: AsyncSession, job_id: str, actor: str) -> bool:
+    """Let it end with the step that is under way, if any. False, and nothing changed: it was
+    cancelled before. Raises ConflictError where it has ended otherwise."""
     row = await session.get_one(
         JobRow, job_id, with_for_update={"key_share": True}, populate_existing=True
     )
     if row.state == "cancelled":
-        return
+        return False
     if row.finished_at is not None:
         raise ConflictError(f"This has ended already: it is {row.state}.", code="job_ended")
     row.state, row.finished_at = "cancelled", datetime.now(UTC)
     row.waiting_for, row.error = None, f"Cancelled by {actor}."
     await session.flush()
+    return True
 
 
 async def end_open(session: AsyncSession, reason: str) -> None:
     """Those that have not ended have failed, and no worker goes on with them."""
-    values = {"state": "failed", "finished_at": func.now(), "error": reason, "waiting_for": None}
+    values = {
+        "state": "failed",
+        "finished_at": func.now(),
+        "error": reason,
+        "waiting_for": None,
+        "attempts": 0,
+    }
     await session.execute(update(JobRow).where(JobRow.finished_at.is_(None)).values(**values))
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from tenora_platform.askers import operators_role
 from tenora_platform.db import plain_reason
@@ -33,6 +33,7 @@ _DEAF_EVERY_S = 1.0
 _TELL_EVERY_S = 30.0
 _FORGET_EVERY_S = 3600.0
 _NEVER_S = float("-inf")
+_STATEMENT_TIMEOUT = "57014"
 _log = structlog.get_logger(__name__)
 
 
@@ -67,7 +68,10 @@ class JobWorker:
             return False
         beating = asyncio.create_task(self._beat(row.id))
         try:
-            await self._work_on(row)
+            if row.attempts >= ATTEMPTS_MAX:
+                await self._give_up(row, row.attempts, "the worker ended in the middle of a step")
+            else:
+                await self._work_on(row)
         except Exception as error:
             await self._failed(row, error)
         finally:
@@ -101,6 +105,12 @@ class JobWorker:
 
     async def _require_right(self, row: JobRow) -> None:
         """Raises ForbiddenError once who asked could not ask for it any more."""
+        admins = self._state.auth.admins
+        kind, _, id_ = row.asked_by.partition(":")
+        if kind != "person" and row.key_prefix is None and id_ not in admins.configured_ids:
+            raise ForbiddenError(
+                f"{row.asked_by}, who started this, is no configured admin key any more."
+            )
         try:
             async with self._db.admin_session() as session:
                 connection = await session.connection()
@@ -117,10 +127,10 @@ class JobWorker:
         attempt, keeps no other job waiting, and is given up in the end."""
         if isinstance(error, ApiError) and not isinstance(error, UnavailableError):
             _log.warning("job refused", job=row.id, reason=error.message)
-            await self._note(row.id, _ended("failed", error.message))
+            await self._note(row.id, {**_ended("failed", error.message), "attempts": 0})
             return
         reason = plain_reason(error)
-        if is_awaited(error):
+        if is_awaited(error) and not _is_of_the_step(error):
             outage = outage_of(error)
             said = outage.message.removesuffix(" Please try again.") if outage else reason
             await self._note(row.id, {"waiting_for": f"a server: {said}"})
@@ -133,6 +143,9 @@ class JobWorker:
             again = {"state": "waiting", "not_before": later, "waiting_for": said, "worker": None}
             await self._note(row.id, {**again, "attempts": attempts})
             return
+        await self._give_up(row, attempts, reason)
+
+    async def _give_up(self, row: JobRow, attempts: int, reason: str) -> None:
         self._state.metrics.jobs_parked.labels(row.kind).inc()
         _log.error("job given up", job=row.id, kind=row.kind, attempts=attempts)
         ended = _ended("failed", f"It failed {attempts} times: {reason}")
@@ -161,6 +174,13 @@ class JobWorker:
             self._forgot_s = now_s
             async with self._db.admin_session() as session:
                 await repository.forget(session, KEPT)
+
+
+def _is_of_the_step(error: Exception) -> bool:
+    """Whether the database answers, and will not otherwise the next time: a statement that takes
+    too long, or is wrong."""
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return state == _STATEMENT_TIMEOUT or isinstance(error, ProgrammingError)
 
 
 def _noted(step: Step) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Changes:
             await channel.get_message(timeout=_TURN_S)  # that it is subscribed
             listening.set()
             if not first:
-                heard(EVERYBODY, TOPICS)
+                heard(EVERYBODY, TOPICS | FOR_WORKERS)
             while True:
                 message = await channel.get_message(True, timeout=_TURN_S)
                 if message is not None:

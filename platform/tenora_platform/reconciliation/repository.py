@@ -70,9 +70,14 @@ async def last_of(session: AsyncSession, asked_by: str, mode: str) -> datetime |
     return found
 
 
-async def last_done(session: AsyncSession, *, everything: bool = True) -> ReconciliationRow | None:
-    """The newest result; of `everything`: of a run that no tenant or day bounded."""
+async def last_done(
+    session: AsyncSession, *, everything: bool = True, mode: str | None = None
+) -> ReconciliationRow | None:
+    """The newest result, of a run of that mode; of `everything`: of one that no tenant or day
+    bounded."""
     query = select(ReconciliationRow).where(ReconciliationRow.state == "done")
+    if mode is not None:
+        query = query.where(ReconciliationRow.mode == mode)
     if everything:
         query = query.where(
             ReconciliationRow.only_tenant.is_(None),

@@ -130,18 +130,20 @@ class Reconciler:
         self._told_s = 0.0
 
     async def _tell(self) -> None:
-        """What the last run and the canary found, whichever worker did it."""
+        """What the last run and the canary found, whichever worker did it. What a full run found
+        stands until the next one: others do not look at all of it."""
         if time.monotonic() - self._told_s < _TELL_EVERY_S:
             return
         self._told_s = time.monotonic()
         async with self._db.admin_session() as session:
             row = await repository.last_done(session)
+            full = await repository.last_done(session, mode="full")
             round_ = await repository.last_round(session)
         told = Told()
         if row is not None and row.finished_at is not None:
             told = Told(
                 reconciled_s=row.finished_at.timestamp(),
-                differences=row.difference_count or 0,
+                differences=max(each.difference_count or 0 for each in (row, full or row)),
                 took_s=float((row.result or {}).get("took_s", 0.0)),
             )
         if round_ is not None:
