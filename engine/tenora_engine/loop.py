@@ -38,7 +38,8 @@ COMMANDS_S = 0.01
 to 0.2 ms, and a flood of them is not to hold up what runs."""
 
 COMMANDS_PART = 10
-"""Or than this part of the last step: beside one that took long they hold up nothing."""
+"""They may take this part of the last step where that is longer than COMMANDS_S: beside a step that
+took long they hold up nothing."""
 
 
 @dataclass(eq=False, slots=True)

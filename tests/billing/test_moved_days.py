@@ -21,6 +21,7 @@ from tenora_platform.ledger.poster import Poster
 from tenora_platform.reconciliation import repository
 from tenora_platform.reconciliation.proof import prove
 from tenora_platform.reconciliation.reading import Snapshot
+from tenora_platform.reconciliation.service import Reconciler
 from tenora_platform.reconciliation.task import Result, Scope, Task
 
 NOON = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
@@ -258,3 +259,26 @@ async def test_what_an_hourly_run_reads_does_not_grow_with_history(
         if rows > few.get(query, 0) + (LAST_PAGES if _by_time(query) else SLACK)
     }
     assert grown == {}
+
+
+async def test_what_only_a_full_run_looks_at_stands_until_the_next_one(
+    api: Api, owner: Connection
+) -> None:
+    """An hourly run after it finds nothing, and would have silenced the alarm."""
+    reconciler = Reconciler(api.state)
+    owner.execute("UPDATE price_versions SET minimum = minimum + 1 WHERE id = 'price_default'")
+    found = []
+    for mode in ("full", "recent"):
+        assert (await reconcile(api, mode=mode))["agrees"] is (mode == "recent")
+        reconciler._told_s = 0.0
+        await reconciler._tell()
+        told = api.state.proof.told
+        assert told is not None
+        found.append(told.differences)
+    owner.execute("UPDATE price_versions SET minimum = minimum - 1 WHERE id = 'price_default'")
+    assert found == [1, 1]
+    assert (await reconcile(api, mode="full"))["agrees"] is True
+    reconciler._told_s = 0.0
+    await reconciler._tell()
+    assert api.state.proof.told is not None
+    assert api.state.proof.told.differences == 0

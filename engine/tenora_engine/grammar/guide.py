@@ -256,12 +256,14 @@ class Guide:
 
     def copy(self) -> Guide:
         """At the same place, to be advanced by itself."""
-        return Guide(self.vocabulary, self.matcher.deep_copy(), self.allowance)
+        other = Guide(self.vocabulary, self.matcher.deep_copy(), self.allowance)
+        other.characters = self.characters
+        return other
 
     def begin(self, grammar: Grammar) -> Guide:
         """For one sequence, which wants it so."""
         other = self.copy()
-        other.hints, other.characters = self.hints, self.characters
+        other.hints = self.hints
         if self.hints is not None:
             other.answer = JsonAnswer(
                 other, self.hints, closes=grammar.closes, max_depth=grammar.max_depth
