@@ -31,7 +31,7 @@ CHANGES: dict[str, LiteralString] = {
     "real": "coalesce({0}, 0) + 1",
     "text": "coalesce({0}, '') || 'x'",
     "uuid": "gen_random_uuid()",
-    "date": "{0} + 1",
+    "date": "coalesce({0}, date '2030-01-01') + 1",
     "timestamp with time zone": "coalesce({0}, now()) + interval '1 second'",
     "bytea": "coalesce({0}, '') || 'x'::bytea",
     "jsonb": "'{{\"changed\": true}}'",
