@@ -17,8 +17,8 @@ from typing import Any, get_args
 
 import pytest
 
-from tenora_engine.config import EngineConfig
-from tenora_engine.engine import Engine, build_engine
+from guided_engine import guided_engine, request
+from tenora_engine.engine import Engine
 from tenora_engine.errors import (
     EngineUnavailableError,
     GrammarsUnavailableError,
@@ -40,7 +40,7 @@ from tenora_engine.grammar.guide import (
 )
 from tenora_engine.grammar.reasons import sentence_of
 from tenora_engine.loop import EngineLoop
-from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
+from tenora_engine.request import Grammar
 from tiny_folder import write_tiny_folder
 
 PATIENCE_S = 60.0  # only a hang takes as long
@@ -62,36 +62,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(folder: Path) -> Iterator[Engine]:
-    engine = build_engine(
-        EngineConfig(
-            model=str(folder),
-            served_name="tiny",
-            load_format="dummy",
-            dtype="float32",
-            arena_bytes=8 * 1024**2,
-            memory_bytes=1024**3,
-            max_adapters=1,
-            grammar_timeout_ms=300,
-        )
-    )
-    yield engine
-    engine.close()
+    with guided_engine(folder) as engine:
+        yield engine
 
 
 @pytest.fixture
 def compiler(engine: Engine) -> GrammarCompiler:
     return engine.grammars
-
-
-def request(
-    name: str, grammar: Grammar | None, namespace: str = "a", n: int = 1, max_tokens: int = 20
-) -> GenerationRequest:
-    return GenerationRequest(
-        request_id=name,
-        tenant=Tenant(key=namespace, namespace=namespace),
-        prompt_token_ids=[5, 6, 7],
-        sampling=SamplingParams(grammar=grammar, n=n, max_tokens=max_tokens, seed=1),
-    )
 
 
 def regex(number: int) -> Grammar:

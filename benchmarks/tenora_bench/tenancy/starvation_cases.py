@@ -119,8 +119,8 @@ ANSWER_S = 0.1
 """Of the object store; a load takes two answers."""
 
 ALONE_IN_CROWD = "400 of the base model"
-"""Of 40 tenants, which have all of the machine but a 41st. What they cost by their turns, and not
-by their loads, is no part of what cold adapters cost."""
+"""The control: the same 40 tenants, without adapters to load. Their requests alone leave a 41st
+tenant a 41st of the machine, which is no part of what cold adapters cost."""
 
 
 def crowd_of(

@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is found of a grammar that may be followed. `grammar` is in the library's own form."""
+    """A grammar that may be followed, `grammar` in the library's own form, and what it needs."""
 
     grammar: str
     characters: int = 0  # that it counts
@@ -67,7 +67,7 @@ class Verdict:
 
 
 class ToolSchemaError(ValueError):
-    """What is wrong with the parameters of one tool, with its name."""
+    """A fault in the parameters of one tool, with its name."""
 
 
 class GrammarCostError(InvalidRequestError):
@@ -336,7 +336,7 @@ def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _counted(kind: str, text: str) -> dict[str, Any]:
-    """What else a Verdict has, as JSON."""
+    """Return the other fields of a Verdict, as JSON."""
     found: dict[str, Any] = {
         "characters": counted_characters(kind, text),
         "is_plain": False,

@@ -42,7 +42,7 @@ THREADS = 2
 """A tenant has one of them at a time: whoever sends what takes long delays nobody else."""
 
 CACHED_BYTES = 64 * 1024**2
-"""Of compiled grammars and refusals, by what those may have taken who followed them."""
+"""Bound on the memory of compiled grammars and refusals, lexer states included."""
 
 ENTRY_BYTES = 128 * 1024
 """A small grammar's: 0.11 MiB were measured, by malloc, for one of a few properties."""
@@ -51,7 +51,8 @@ GRAMMAR_BYTES = 60
 """More for each byte of its text: 1.2 MiB were measured for 21 kB of three hundred properties."""
 
 CACHED_SHARE = 7
-"""What alone would take a larger part is not kept: 1,000 characters that are counted, or so."""
+"""Parts of CACHED_BYTES; a grammar that alone takes more than one, about 1,000 counted characters,
+is not kept."""
 
 TENANT_CACHED_MAX = 32
 WAITING_MAX = 16

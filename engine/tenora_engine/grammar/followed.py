@@ -1,6 +1,6 @@
-"""What a schema asks for and its answers are not held to: it is taken out before the library reads
-it. Of any schema that is what says nothing, and what the lexer could not follow to its end; of one
-that is `lenient`, as tools are that are not strict, all that cannot be followed. Knows no library:
+"""Takes out of a schema, before the library reads it, what its answers are not held to. Of any
+schema that is what says nothing, and what the lexer could not follow to its end; of one that is
+`lenient`, as tools are that are not strict, all that cannot be followed. Knows no library:
 `compiles` says whether it takes a schema."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the counts of a JSON schema demand of every answer. Pure; knows no library."""
+"""The least that the counts of a JSON schema demand of every answer. Pure; knows no library."""
 
 from __future__ import annotations
 
