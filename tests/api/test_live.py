@@ -26,7 +26,7 @@ from tenora_platform.live.changes import EVERYBODY, Changes
 from tenora_platform.live.hub import Hub
 from tenora_platform.live.sources import Source
 from tenora_platform.live.stream import WAITING_MAX, Stream
-from tenora_platform.live.topics import BY_TABLE, SILENT, TOPICS, topics_of_action
+from tenora_platform.live.topics import BY_TABLE, FOR_WORKERS, SILENT, TOPICS, topics_of_action
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.people import service
 from tenora_platform.people.tables import PersonRow
@@ -356,7 +356,7 @@ async def test_after_redis_was_away_everything_may_have_changed(api: Api) -> Non
         await listening.wait()
         while not heard:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    assert heard == [(EVERYBODY, TOPICS)]
+    assert heard == [(EVERYBODY, TOPICS | FOR_WORKERS)]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
